@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.evaluation.losses import refuse_broken
 from headwise.heads import Site
 from headwise.importance.gradient import refuse_unsound
 from headwise.importance.sums import check_finite
@@ -45,7 +44,6 @@ def test_a_guess_may_stand_in_a_folder_and_must_be_as_alike_as_asked() -> None:
     "refuse",
     [
         lambda: check_finite(SITE, NO_NUMBERS),
-        lambda: refuse_broken(NO_NUMBERS),
         lambda: refuse_unsound({SITE: torch.tensor(True)}, torch.tensor([torch.nan])),
     ],
 )

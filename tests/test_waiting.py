@@ -15,6 +15,7 @@ from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import passes
 from headwise.importance.passes import run_pass
+from headwise.progress import silent
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role_data import RoleTexts
@@ -36,6 +37,8 @@ class Ready:
         return iter(self.batches)
 
     whole = __iter__
+    time_limit = None
+    progress = staticmethod(silent)
 
     def intact(self) -> Ready:
         return self

@@ -61,6 +61,7 @@ def text_seconds(model: Model, text: Batches) -> float:
 
     with evaluating(hf), torch.no_grad():
         seconds = best(forward, hf.device.type)
+    # by weight, not by sentences: batches differ in length
     return seconds * text.total / text.weight(batch)
 
 

@@ -142,6 +142,11 @@ def part(report: Report, start: float, end: float) -> Report:
     return lambda share, what: report(start + (end - start) * share, what)
 
 
+def turn(report: Report, number: int, count: int) -> Report:
+    """Progress of one of several equal parts; the first has the number 0."""
+    return part(report, number / count, (number + 1) / count)
+
+
 class Progress:
     """Bars on the error stream; silent when `quiet`. Call it with the share of the present task."""
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.heads import HeadMap, Site
 from headwise.importance.attention_statistics import Exclude, largest_weights
-from headwise.importance.sums import SentenceSums
+from headwise.importance.sums import SentenceSums, add_all
 from pruning.golden_model import SITES, GoldenModel, inputs
 from refusals import refuses
 
@@ -45,7 +45,7 @@ def reading_of(
     for key, layers in weights.items():
         masks = golden_masks(forward, key, reading, name)
         for layer, rows in enumerate(layers):
-            measured.add(Site(SITES[name], layer), *largest_weights(rows, *masks))
+            add_all([(measured, Site(SITES[name], layer), *largest_weights(rows, *masks))])
     return measured
 
 
@@ -86,7 +86,7 @@ HEADS, SITE = HeadMap({"encoder-self": (2,)}), Site("encoder-self", 0)
 
 def added(sums: list[list[float]], counts: list[int]) -> SentenceSums:
     measured = SentenceSums(HEADS)
-    measured.add(SITE, torch.tensor(sums), torch.tensor(counts))
+    add_all([(measured, SITE, torch.tensor(sums), torch.tensor(counts))])
     return measured
 
 
@@ -94,7 +94,7 @@ def drawn() -> SentenceSums:
     measured, generator = SentenceSums(HEADS), torch.Generator().manual_seed(0)
     for _ in range(5):
         counts = torch.randint(1, 20, (8,), generator=generator)
-        measured.add(SITE, torch.rand(8, 2, generator=generator) * counts[:, None], counts)
+        add_all([(measured, SITE, torch.rand(8, 2, generator=generator) * counts[:, None], counts)])
     return measured
 
 
@@ -137,7 +137,7 @@ def test_a_long_text_is_kept_in_units_of_neighbours(monkeypatch: pytest.MonkeyPa
     one = SentenceSums(HEADS)
     sums = torch.rand(100, 2, generator=torch.Generator().manual_seed(0))
     for part in sums.split(5):
-        one.add(SITE, part, torch.ones(len(part)))
+        add_all([(one, SITE, part, torch.ones(len(part)))])
         assert len(one.whole(SITE)[1]) < 16
     rows = one.rows("confidence")
     assert [row["value"] for row in rows] == pytest.approx(sums.double().mean(0).tolist())

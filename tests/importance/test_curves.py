@@ -174,7 +174,7 @@ NOTHING = lambda masks: (np.full((2, len(masks)), np.nan), np.ones(2))  # noqa: 
         ({}, lose_the_worth, "at least one score"),
         ({"worth": WORTH, "part": {Head("cross", 0, 0): 1.0}}, lose_the_worth, "has 10, part 1"),
         ({"worth": WORTH}, WRONG, "must have the shape"),
-        ({"worth": WORTH}, NOTHING, "not a number"),
+        ({"worth": WORTH}, NOTHING, "not numbers"),
     ],
 )
 def test_what_cannot_be_removed_or_measured_is_reported(scores: Any, lose: Any, words: str) -> None:

@@ -17,12 +17,12 @@ from headwise.importance import faithfulness as module
 from headwise.importance import ranks
 from headwise.importance.faithfulness import (
     agreement,
-    exceptions,
     kendall,
+    likeness,
     precision,
     spearman,
 )
-from headwise.importance.sums import SentenceSums, head_values
+from headwise.importance.sums import SentenceSums, add_all, head_values
 from refusals import refuses
 
 HEADS = HeadMap({"encoder-self": (6, 6), "cross": (4, 4, 4)})
@@ -51,7 +51,7 @@ def measured(
     for site in heads.sites:
         mine = worth[start : (start := start + heads.count(site))]
         sums = counts[:, None] * (mine + noise * random.standard_normal((sentences, len(mine))))
-        found.add(site, torch.from_numpy(sums), torch.from_numpy(counts))
+        add_all([(found, site, torch.from_numpy(sums), torch.from_numpy(counts))])
     return found
 
 
@@ -224,7 +224,10 @@ def test_what_cannot_be_judged_is_reported() -> None:
     words = f"{nothing} 'none' in encoder-self layer 0"
     refuses(lambda: agreement({"none": SentenceSums(HEADS)}, truth), words)
     refuses(lambda: agreement({"silent": silent}, truth), f"{nothing} 'silent'")
-    refuses(lambda: exceptions({Head("cross", 0, 0): 1.0}, {}), "score the same heads")
+    refuses(
+        lambda: likeness({Head("cross", 0, 0): 1.0}, {}, ("lrp", "confidence")),
+        "score the same heads",
+    )
 
 
 def test_a_single_sentence_has_a_correlation_and_no_interval() -> None:
@@ -271,15 +274,13 @@ def test_a_truth_of_some_kinds_judges_those() -> None:
     assert by_name(rows, "all", "cross")["spearman"]["value"] > 0.9
 
 
-def test_the_exception_is_the_head_that_is_relevant_and_not_confident() -> None:
+def test_two_scores_that_differ_in_one_head_are_less_alike_in_its_layer() -> None:
     values = {head: float(head.head) for head in HEADS}
     relevant = {**values, Head("encoder-self", 0, 0): 10.0}
-    found = exceptions(relevant, values, count=3)
-    assert found.heads[0] == (Head("encoder-self", 0, 0), 1.0)
-    assert all(abs(places) <= 0.2 + 1e-9 for _, places in found.heads[1:])
-    rows = by_name(found.rows, "lrp", "cross")
+    found = likeness(relevant, values, ("lrp", "confidence"))
+    rows = by_name(found, "lrp", "cross")
     assert rows["spearman"]["value"] == rows["spearman.within"]["value"] == pytest.approx(1)
-    assert by_name(found.rows, "lrp", "encoder-self")["spearman.within"]["value"] < 1
+    assert by_name(found, "lrp", "encoder-self")["spearman.within"]["value"] < 1
 
 
 def test_values_are_those_of_the_table() -> None:

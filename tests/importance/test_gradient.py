@@ -13,7 +13,7 @@ from headwise.importance import gradient
 from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.sums import SentenceSums, to_unit_norm
+from headwise.importance.sums import SentenceSums, add_all, to_unit_norm
 from headwise.tasks.objective import asked_tokens
 from importance.asking import ASKED, asking, close, lost, precise, same_sums, sentence, worded
 from refusals import refuses
@@ -146,7 +146,16 @@ def test_normalised_rows_have_length_one_in_every_layer_and_kind() -> None:
 def test_a_scaled_tally_scales_every_resample() -> None:
     """Two heads in a fixed proportion: normalised they are the same in every text that is drawn."""
     measured = SentenceSums(HeadMap({"cross": (2,)}), scale=to_unit_norm)
-    measured.add(Site("cross", 0), torch.rand(20, 1) * torch.tensor([[3.0, 4.0]]), torch.ones(20))
+    add_all(
+        [
+            (
+                measured,
+                Site("cross", 0),
+                torch.rand(20, 1) * torch.tensor([[3.0, 4.0]]),
+                torch.ones(20),
+            )
+        ]
+    )
     for row, value in zip(measured.rows("gradient.normalised"), (0.6, 0.8), strict=True):
         assert (row["value"], row["low"], row["high"]) == pytest.approx((value, value, value))
 

@@ -21,7 +21,7 @@ from headwise.heads import Site
 from headwise.importance import scores
 from headwise.importance.interactions import removal_effects
 from headwise.importance.passes import run_passes
-from headwise.importance.scores import score_forecast
+from headwise.importance.scores import ScorePlan
 from headwise.importance.work import work_on
 from headwise.progress import silent
 from headwise.tasks.batches import Fold
@@ -248,11 +248,11 @@ def test_what_a_score_will_take_counts_windows(
     said = text_line(batches)
     assert f"{WINDOWS} windows, {READ} tokens, of 5 sentences" in said
     assert "windows of 10 tokens, each 5 after the last; left out: nothing" in said
-    one = score_forecast(model, batches, ["ablation.zero"])
+    one = ScorePlan(model, text(), ["ablation.zero"]).forecast()
     assert one.parts == ["ablation.zero"] and one.seconds > 0
     monkeypatch.setattr(scores, "text_seconds", lambda model, text: 1.0)
-    one = score_forecast(model, batches, ["ablation.zero"])
-    few = score_forecast(model, batches, ["ablation.zero"], untrained=2)
+    one = ScorePlan(model, text(), ["ablation.zero"]).forecast()
+    few = ScorePlan(model, text(), ["ablation.zero"], untrained=2).forecast()
     assert few.seconds == pytest.approx(3 * one.seconds)
 
 

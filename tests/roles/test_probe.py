@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads import HeadMap, Site
-from headwise.importance.sums import SentenceSums
+from headwise.importance.sums import SentenceSums, add_all
 from headwise.roles import probe as module
 from headwise.roles.probe import AnswerSums, Probe, together
 from refusals import refuses
@@ -38,7 +38,7 @@ def filled(seed: int, batches: int = 6) -> tuple[AnswerSums, Tensor, Tensor]:
 def test_values_and_intervals_are_those_of_a_tally() -> None:
     answers, sums, counts = filled(0)
     measured, site = SentenceSums(HeadMap({"encoder-self": (2,)})), Site("encoder-self", 0)
-    measured.add(site, sums, counts)
+    add_all([(measured, site, sums, counts)])
     mine = answers.table(seed=0)
     mine = mine[mine["measure"] == "a"]
     for row, expected in zip(mine.to_dict("records"), measured.rows("a"), strict=True):

@@ -17,8 +17,7 @@ from transformers import pipeline
 
 import headwise as hw
 from headwise.cli.outcome import outcome
-from headwise.importance.passes import usual_measures
-from headwise.importance.scores import time_limit_of
+from headwise.importance.scores import ScorePlan
 from headwise.speech.recordings import Speech, samples
 from headwise.speech.whisper import extractor_of
 from headwise.speech.word_errors import counted_errors, transcripts, word_errors
@@ -177,9 +176,9 @@ def test_other_measures_and_controls(tmp_path: Path) -> None:
     scores = hw.score(model, speech, [*names, "dormancy"], untrained=1)
     assert len(scores.table) == 4 * 24 and np.isfinite(scores.table.value).all()
     assert scores.table.baseline.notna().all()
-    batches = model.task.batches(speech)
-    assert time_limit_of(batches, None, None, False) == 120
-    assert usual_measures(model, batches) == ("confidence", "gradient", "ablation.zero")
+    plan = ScorePlan(model, speech)
+    assert plan.batches.time_limit == 120
+    assert plan.measures == ["confidence", "gradient", "ablation.zero"]
 
 
 def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:

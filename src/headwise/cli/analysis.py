@@ -86,10 +86,8 @@ def score(
     from accelerate import PartialState
 
     import headwise as hw
-    from headwise.importance.finished_passes import FinishedPasses
     from headwise.importance.interactions import Interactions
-    from headwise.importance.passes import usual_measures
-    from headwise.importance.scores import Scores, finish_score, score_forecast, time_limit_of
+    from headwise.importance.scores import ScorePlan, Scores
     from headwise.progress import Progress
 
     device = usable(device)
@@ -99,30 +97,32 @@ def score(
     work = Work("score", place, (*Scores.FILES, *Interactions.FILES), progress, dry_run, main)
     loaded = hw.load(model, device, dtype=dtype)
     given = read_text(loaded, model, text, progress=progress, outline=dry_run)
-    batches = loaded.task.batches(given)
-    batches.time_limit = time_limit_of(batches, names, time, judged)
-    names = list(usual_measures(loaded, batches)) if names is None else names
-    alone = PartialState().num_processes == 1
-    finished = FinishedPasses(place, loaded, batches, seed) if alone else None
-    asked: dict[str, Any] = {"judge": judged, "untrained": untrained, "finished": finished}
+    plan = ScorePlan(
+        loaded,
+        given,
+        names,
+        judge=judged,
+        untrained=untrained,
+        time=time,
+        seed=seed,
+        place=place,
+    )
 
     def run() -> list[Result]:
         results: list[Result] = []
         with resumable(place):
-            results.append(
-                finish_score(loaded, batches, names, seed=seed, progress=progress, **asked)
-            )
+            results.append(plan.run(progress))
             if pairs:
                 results.append(hw.interactions(loaded, given, pairs, seed=seed, progress=progress))
         return results
 
     results = work.do(
         run,
-        partial(score_forecast, loaded, batches, names, pairs=pairs, **asked),
+        partial(plan.forecast, pairs),
         next_command=lambda scores: next_command(loaded, [model, *text_words(text)], scores),
     )
-    if results and finished:
-        finished.discard()
+    if results and plan.finished:
+        plan.finished.discard()
 
 
 def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[str]:

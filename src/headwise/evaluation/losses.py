@@ -1,4 +1,4 @@
-"""The losses of sentences under several masks at once; of a classifier also whether it finds the class."""
+"""The losses of sentences under several masks at once, and the answers of a classifier."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import torch
 
 from headwise.answers import Answers
 from headwise.attention import evaluating
-from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import joined, to_numpy
+from headwise.importance.sums import check_finite, joined, to_numpy
 from headwise.model import Model
-from headwise.progress import part
+from headwise.progress import turn
 from headwise.qualities import ACCURACY, LOSS, PERPLEXITY
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
@@ -38,15 +37,16 @@ def measure_losses(
         task.hf, task.discovery, text, [whole, *masks] if cut is None else [whole]
     )
     columns, tokens = [silenced[0]], silenced[1]
+    # a variant with weights of its own is more than a mask
     for place, mask in enumerate(masks if cut is not None else ()):
         assert cut is not None
         smaller = cut(mask)
-        share = part(text.progress, place / len(masks), (place + 1) / len(masks))
+        share = turn(text.progress, place, len(masks))
         whole = HeadMask.full(smaller.heads)
         lost, _ = removal_losses(smaller.hf, smaller.discovery, text.reporting(share), [whole])
         columns.append(lost)
     losses = np.concatenate(columns, axis=1)
-    refuse_broken(losses)
+    check_finite("The loss with heads removed", losses)
     made = f"{len(tokens)} sentences, {int(tokens.sum())} predicted tokens"
     if text.windowed:
         made += f", {text.windowed}"
@@ -55,17 +55,9 @@ def measure_losses(
     return Answers({PERPLEXITY: made, LOSS: made}, np.stack([losses, counts], 2), tokens)
 
 
-def refuse_broken(losses: np.ndarray) -> None:
-    """Raise HeadwiseError for losses that are not finite."""
-    if not np.isfinite(losses).all():
-        raise HeadwiseError(
-            f"The loss with heads removed is not a number (NaN or infinite). {NOT_FINITE}."
-        )
-
-
 def answer_classes(task: Task, text: Batches) -> Answers:
-    """Of a classifier: the loss of every text in nats, how many classes are asked for (1, or one for each word), and how
-    many are found. From all processes, in the order of a single one."""
+    """A classifier's answers: the loss of every text in nats, how many classes are asked for (1, or one for each word),
+    and how many are found. From all processes, in the order of a single one."""
     parts: list[tuple[np.ndarray, ...]] = []
     with failing_together(), evaluating(task.hf), torch.no_grad():
         for batch in text:
@@ -77,8 +69,9 @@ def answer_classes(task: Task, text: Batches) -> Answers:
             parts.append(tuple(column.astype(np.float64) for column in sums))
         parts = gather_batches(parts)
     losses, asked, right = joined(parts)
-    refuse_broken(losses)
+    check_finite("The loss with heads removed", losses)
     made = f"changes by a paired bootstrap; {len(losses)} texts"
+    # Wilson's interval is of one yes or no a text
     if (asked == 1).all():
         made = f"accuracy in % with Wilson's interval, {made}"
     else:

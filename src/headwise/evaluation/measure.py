@@ -10,7 +10,7 @@ from headwise.evaluation.losses import answer_classes, measure_losses
 from headwise.evaluation.similarities import answer_pairs
 from headwise.heads import HeadMask
 from headwise.model import Model
-from headwise.progress import part
+from headwise.progress import turn
 from headwise.qualities import ACCURACY, PERPLEXITY, SIMILARITY, QualityMeasure
 from headwise.tasks import Task
 from headwise.tasks.batches import Batches
@@ -28,8 +28,8 @@ def measure(
     cut: Callable[[HeadMask], Model] | None = None,
     whole: Answers | None = None,
 ) -> Answers:
-    """What the whole model and those of some masks answer on a text, in this order: a pass over the text for each, but
-    losses of words together.
+    """What the whole model and some masked models answer on a text, in this order: a pass over the text for each, except
+    that losses of words are measured together.
 
     cut: makes the smaller model of a mask, where that is not the masked one. whole: what was measured of the whole model
     on this text, where that is not measured again.
@@ -41,7 +41,7 @@ def measure(
     every = [HeadMask.full(task.heads), *masks]
     answers = []
     for number, mask in enumerate(every):
-        share = part(text.progress, number / len(every), (number + 1) / len(every))
+        share = turn(text.progress, number, len(every))
         batches = text.reporting(share)
         if number == 0 and whole is not None:
             answers.append(whole.of(0))

@@ -24,7 +24,7 @@ from headwise.forecast import (
 )
 from headwise.model import Model
 from headwise.options import Search
-from headwise.progress import Report, part, shown
+from headwise.progress import Report, part, shown, turn
 from headwise.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
 from headwise.result import Result
 from headwise.tasks import AnyText, Given
@@ -109,6 +109,7 @@ def evaluate(
             f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made."
         )
     read: AnyText = several[0].task.completed(text)
+    # all models before any work
     for model in several:
         model.task.check(read)
     generates = several[0].task.generates
@@ -167,13 +168,14 @@ def translation_rows(
     qualities: tuple[QualityMeasure, ...] = (BLEU, CHRF)
     own = ""
     if text.made:
+        # these references are the words of the first model
         qualities = (AGREEMENT,)
         own = f"; BLEU against what {names[0]} itself writes: whether models say the same, not how well"
 
     every = []
     hows = []
     for done, name in enumerate(names):
-        share = part(progress, 0.8 * done / len(models), 0.8 * (done + 1) / len(models))
+        share = turn(part(progress, 0.0, 0.8), done, len(models))
         lines, cost = translate(translators[name], sources, search, share)
         every.append(lines)
         hows.append(
@@ -191,6 +193,7 @@ def translation_rows(
     rows += [
         quality_row(name, "tokens_per_second", Number(*rates[name]), made=made) for name in names
     ]
+    # stable: speeds come behind the qualities of their model
     return sorted(rows, key=lambda row: names.index(row[0]))
 
 
@@ -230,15 +233,17 @@ def measured_rows(
     every: list[Answers] = []
     read: list[Any] = []
     for done, model in enumerate(models):
-        share = part(progress, done / len(models), (done + 1) / len(models))
+        share = turn(progress, done, len(models))
         batches = model.task.quality_batches(text, share)
         read.append(batches.data.rows)
         every.append(measure(batches, []))
+        # paired intervals need the same sentences in the same order
         if not np.array_equal(np.unique(read[-1]), np.unique(read[0])):
             raise HeadwiseError(
                 f"{names[done]} reads other sentences of the text than {names[0]}, because texts that are too long for "
                 "one of them are left out: shorten the text, or evaluate them apart."
             )
+        # perplexity is per token, so other tokens are another unit
         if not np.array_equal(every[-1].weights, every[0].weights):
             raise HeadwiseError(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their {every[0].quality.title} "

@@ -16,9 +16,9 @@ from headwise.answers import Similarities
 from headwise.attention import evaluating
 from headwise.attention.discover import output_of
 from headwise.data.sentence_pairs import SentencePairs
-from headwise.errors import NOT_FINITE, HeadwiseError
+from headwise.errors import HeadwiseError
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import to_numpy
+from headwise.importance.sums import check_finite, to_numpy
 from headwise.qualities import SIMILARITY
 from headwise.tasks import Embedding, Task
 from headwise.tasks.batches import Batches
@@ -38,10 +38,7 @@ def answer_pairs(task: Task, text: Batches) -> Similarities:
     rows, vectors = embeddings(task, text.intact())
     places, members, scores = places_of_pairs(text, rows)
     cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
-    if not np.isfinite(cosines).all():
-        raise HeadwiseError(
-            f"The vectors of sentences with heads removed are not numbers (NaN or infinite). {NOT_FINITE}."
-        )
+    check_finite("The model with heads removed", cosines)
     return Similarities(
         made={SIMILARITY: similarities_made(text, members)},
         stats=cosines[:, None, None],
@@ -61,11 +58,13 @@ def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
         for batch in text:
             tensors = on_device(hf, batch)
             states = output_of(hf, inputs_of(tensors)).last_hidden_state
+            # cosines of half precision would tie
             pooled = normalize(pool(states.float(), task.vector_places(tensors)), dim=1)
             parts.append(tuple(to_numpy([batch["rows"], pooled])))
         parts = gather_batches(parts)
     rows = np.concatenate([each[0] for each in parts])
     vectors = np.concatenate([each[1] for each in parts]).astype(np.float64)
+    # batches are not in the order of the text
     order = np.argsort(rows)
     return rows[order], vectors[order]
 
@@ -75,7 +74,7 @@ def places_of_pairs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The pairs of a text: the places of their sentences among those that are read, P 2; their members; their scores.
 
-    rows: the sentences that are read, sorted. Of a table: its pairs of which both sentences are read. Of a text: each
+    rows: the sentences that are read, sorted. A table gives its pairs whose sentences are both read. A text gives each
     sentence with the PARTNERS next ones in a random order that has no end, so that all count equally often.
     """
     table = text.text
@@ -90,6 +89,7 @@ def places_of_pairs(
     count = len(rows)
     refuse_few(count, "sentences")
     order = np.random.default_rng(PAIRING_SEED).permutation(count)
+    # beyond half the circle, pairs would come twice
     steps = range(1, 1 + min(PARTNERS, (count - 1) // 2))
     places = np.concatenate([np.stack([order, np.roll(order, -step)], 1) for step in steps])
     return places, rows[places], None
@@ -105,7 +105,7 @@ def refuse_few(count: int, what: str) -> None:
 
 
 def similarities_made(text: Batches, members: np.ndarray) -> str:
-    """Of what text similarities are, what they are compared with, and what was left out."""
+    """How similarities were made: the text, what they are compared with, and what was left out."""
     if isinstance(text.text, SentencePairs):
         made = f"rank correlation (in points) with the scores of {len(members)} pairs, bootstrap over pairs"
     else:

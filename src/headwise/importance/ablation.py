@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, device_of, evaluating, keeping
 from headwise.attention.capture import refuse_other_heads
-from headwise.attention.removal import Means, removed_heads, with_others
+from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import (
     ForwardRecord,
     Trial,
@@ -30,7 +30,7 @@ from headwise.attention.reuse import (
 from headwise.data.text import ParallelText
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
@@ -41,7 +41,7 @@ from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, Sums, add_all, joined, of_documents, to_numpy
 from headwise.options import Search
-from headwise.progress import Report, unreported
+from headwise.progress import unreported
 from headwise.tasks.batches import Batches, Fold, reporter, unreported_batches
 from headwise.tasks.objective import (
     Places,
@@ -55,7 +55,8 @@ from headwise.tasks.objective import (
 if TYPE_CHECKING:
     from headwise.model import Model
 
-FORWARD_POSITIONS = 4096  # positions that go through the model together
+# Positions that go through the model together; more than a batch has saves time only on a GPU.
+FORWARD_POSITIONS = 4096
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,12 @@ class RecordedBatch:
     """A batch after a forward of the full model.
 
     losses B and asked B (tokens) by sentence; places: where they are predicted; there: by side, where a token is (B S
-    and B T). corrupted: by site, the heads' outputs for the corrupted prompts, B Q H D, where they are asked for.
+    and B T). By site, where they are asked for: corrupted, the heads' outputs for the corrupted prompts, B Q H D; means
+    and position_means, their mean outputs over the text, H D and N H D.
     """
 
+    model: nn.Module
+    discovery: Discovery
     tensors: dict[str, Tensor]
     losses: Tensor
     asked: Tensor
@@ -73,15 +77,19 @@ class RecordedBatch:
     there: dict[str, Tensor]
     kept: ForwardRecord
     corrupted: Mapping[Site, Tensor] = field(default_factory=dict)
+    means: Mapping[Site, Tensor] = field(default_factory=dict)
+    position_means: Mapping[Site, Tensor] = field(default_factory=dict)
 
     @cached_property
     def next_sentences(self) -> Tensor:
-        """The next sentence with predicted tokens (after the last one the first) of every sentence, B; of a window that
-        of another document. A sentence alone has itself."""
+        """For every sentence the next one with predicted tokens (the first one after the last), B; for a window, one of
+        another document. A sentence alone has itself."""
+        # sentences without a predicted token have no loss that could change
         asking = self.places[0].unique_consecutive()
         other = torch.arange(len(self.losses), device=asking.device)
         other[asking] = asking.roll(-1)
         if "counted" in self.tensors and len(asking):
+            # windows of one document share text: the nearest sentence of another one is taken
             rows = self.tensors["rows"][asking]
             number = torch.arange(len(asking), device=asking.device)
             steps = (number[None] - number[:, None]) % len(asking)
@@ -100,9 +108,61 @@ class RecordedBatch:
         for side, there in self.there.items():
             length_of_other = there.sum(1).clamp_min(1)[other, None]
             tokens_first = (~there).long().argsort(dim=1, stable=True)
+            # padding may be on either side
             number = (there.cumsum(1) - 1).clamp_min(0) % length_of_other
             neighbours[side] = other[:, None], tokens_first[other].gather(1, number)
         return neighbours
+
+    def repeated(self, copies: int) -> tuple[dict[str, Tensor], Places]:
+        """The tensors so many times, and the places of the predicted tokens, copy by copy."""
+        tensors = {}
+        for name, tensor in self.tensors.items():
+            once = [1] * (tensor.dim() - 1)
+            tensors[name] = tensor.repeat(copies, *once)
+        first_rows = torch.arange(copies, device=self.losses.device)[:, None] * len(self.losses)
+        sentences = (self.places[0] + first_rows).flatten()
+        return tensors, (sentences, self.places[1].repeat(copies))
+
+    def losses_again(self, copies: int) -> Tensor:
+        """The loss of each sentence in a forward of so many copies: copies x B."""
+        tensors, places = self.repeated(copies)
+        return losses_of(self.model, tensors, places).view(copies, len(self.losses))
+
+    def losses_in(
+        self, trials: Sequence[Trial], report: Callable[[float], None] = unreported
+    ) -> Tensor:
+        """The loss of each sentence in each trial, T B."""
+        return self.tried(trials, self.losses_again, self.losses, report)
+
+    def tried(
+        self,
+        trials: Sequence[Trial],
+        forward: Callable[[int], Tensor],
+        unchanged: Tensor,
+        report: Callable[[float], None] = unreported,
+    ) -> Tensor:
+        """What a forward gives in each trial, T N. Trials that start in the same block share a forward.
+
+        forward: repeats the batch so many times, and gives N numbers of each copy in a row of its own. unchanged: those
+        of the full model, N, for trials that change nothing. report: gets the share of the trials that is done.
+        """
+        lengths = [there.shape[1] for there in self.there.values()]
+        longest = max(self.tensors["labels"].shape[1], *lengths)
+        together = max(1, FORWARD_POSITIONS // (len(self.losses) * longest))
+
+        # trials that change nothing are in no group
+        out = unchanged.repeat(len(trials), 1)
+        order: list[int] = []
+        parts: list[Tensor] = []
+        for group in group_trials(self.kept, trials, together):
+            some = [trials[number] for number in group]
+            with trying(self.model, self.discovery, self.kept, some):
+                parts.append(forward(len(group)))
+            order += group
+            report(len(order) / len(trials))
+        if order:
+            out[torch.tensor(order, device=out.device)] = torch.cat(parts)
+        return out
 
 
 def ablation_measures(
@@ -110,13 +170,12 @@ def ablation_measures(
     batches: Batches | Fold,
     names: Sequence[str],
     seed: int,
-    time_limit: float | None,
 ) -> Measurement:
-    """Ablations of a model's heads on a text, or on a sample of it within some seconds."""
-    if time_limit is None:
+    """Ablations of a model's heads on a text, or on a sample of it within its time limit."""
+    if batches.time_limit is None:
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
-    sample = Sample(batches, time_limit, seed)
+    sample = Sample(batches, batches.time_limit, seed)
     sums = ablate(model.hf, model.discovery, sample.batches, names, enough=sample.enough)
     for name in names:
         sums[name] = sums[name].by_document(sample.batches.documents)
@@ -128,7 +187,6 @@ def ablate(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
-    tokens: int = FORWARD_POSITIONS,
     enough: Callable[[Mapping[str, SentenceSums]], bool] = lambda collected: False,
 ) -> dict[str, SentenceSums]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
@@ -144,23 +202,18 @@ def ablate(
         to clean, "noising").
     ablation.uniform: by its output with uniform weights on all visible keys.
 
-    tokens: positions in one forward; more than one batch's saves time only on a GPU. enough: is asked after each batch,
-    with the sums so far, whether to stop. Evaluation mode, no gradients.
-    Raises HeadwiseError for unknown measures and for values that are not finite.
+    enough: is asked after each batch, with the sums so far, whether to stop. Evaluation mode, no gradients. Raises
+    HeadwiseError for values that are not finite.
     """
     measures = tuple(measures)
-    for name in measures:
-        if name not in ABLATIONS:
-            raise HeadwiseError(
-                f"'{name}' is not an ablation{did_you_mean(name, ABLATIONS)}: choose from {', '.join(ABLATIONS)}."
-            )
     with evaluating(model), torch.no_grad():
-        means: dict[str, Means] = {}
+        added: dict[str, Any] = {}
+        # only the second reading reports its progress
+        first = unreported_batches(batches)
         if "ablation.mean" in measures:
-            means["ablation.mean"] = mean_outputs(model, discovery, unreported_batches(batches))
+            added["means"] = mean_outputs(model, discovery, first)
         if "ablation.position-mean" in measures:
-            first = unreported_batches(batches)
-            means["ablation.position-mean"] = position_means(model, discovery, first)
+            added["position_means"] = position_means(model, discovery, first)
         collected = {name: SentenceSums(discovery.heads) for name in measures}
         if "ablation.example" in collected:
             collected["ablation.example"].why_empty = (
@@ -170,19 +223,21 @@ def ablate(
         within = reporter(batches)
         for batch in recordings(model, discovery, batches):
             if "ablation.counterpart" in collected:
-                corrupted = corrupted_outputs(model, discovery, batch.tensors)
-                batch = replace(batch, corrupted=corrupted)
+                added["corrupted"] = corrupted_outputs(model, discovery, batch.tensors)
+            batch = replace(batch, **added)
             for place, (name, sums) in enumerate(collected.items()):
                 counts = batch.asked
                 if name == "ablation.example":  # a sentence alone has no other to take from
                     itself = torch.arange(len(counts), device=counts.device)
+                    # left out, not 0: it would pull the mean down
                     counts = counts * (batch.next_sentences != itself)
-                change = partial(ABLATIONS[name], batch=batch, means=means.get(name, {}))
+                change = partial(ABLATIONS[name], batch=batch)
 
+                # bound now, because a closure would see the last place
                 def report(share: float, place: int = place) -> None:
                     within((place + share) / len(collected))
 
-                changes = one_by_one(model, discovery, batch, change, tokens, report)
+                changes = one_by_one(batch, change, report)
                 add_all((sums, site, of_layer, counts) for site, of_layer in changes.items())
             if enough(collected):
                 break
@@ -194,11 +249,10 @@ def removal_losses(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     masks: Sequence[HeadMask],
-    tokens: int = FORWARD_POSITIONS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every sentence with only the heads of each mask, summed over its tokens (sentences x masks), and its
-    number of predicted tokens; of a long document those of all its windows. From all processes, in the order of a single
-    one."""
+    number of predicted tokens; for a long document, summed over its windows. From all processes, in the order of a
+    single one."""
     for mask in masks:
         refuse_other_heads(discovery, mask)
     device = device_of(model)
@@ -206,10 +260,11 @@ def removal_losses(
     for mask in masks:
         trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
         for site, numbers in removed_heads(discovery, mask).items():
+            # once for all batches: plain numbers would be copied to the device at each call
             heads = torch.tensor(numbers, device=device)
             trial[site] = partial(with_others, heads=heads, replacement=0.0)
         trials.append(trial)
-    return trial_losses(model, discovery, batches, lambda _: trials, tokens)
+    return trial_losses(model, discovery, batches, lambda _: trials)
 
 
 def trial_losses(
@@ -217,7 +272,6 @@ def trial_losses(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     trials_of: Callable[[RecordedBatch], Sequence[Trial]],
-    tokens: int = FORWARD_POSITIONS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `removal_losses`, with outputs of heads changed in any way: the loss of every sentence in each trial. trials_of:
     from a batch to its trials, as many for each."""
@@ -225,8 +279,9 @@ def trial_losses(
     within = reporter(batches)
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, discovery, batches):
-            by_sentence = losses(model, discovery, batch, trials_of(batch), tokens, within).T
+            by_sentence = batch.losses_in(trials_of(batch), within).T
             lost, counts = to_numpy([by_sentence, batch.asked])
+            # a unit of every bootstrap has predicted tokens
             asking = counts > 0
             parts.append((lost[asking].astype(np.float64), counts[asking].astype(np.float64)))
         parts = gather_batches(parts)
@@ -248,8 +303,10 @@ def recordings(
     for place, tensors in enumerate(batches):
         batch = record_batch(model, discovery, tensors)
         if place == 0:
-            again = partial(losses_again, model, batch)
-            reuse = clear_unless_reusable(model, discovery, batch.kept, again, batch.losses)
+            reuse = clear_unless_reusable(
+                model, discovery, batch.kept, batch.losses_again, batch.losses
+            )
+        # without recorded calls, every trial runs the whole model
         if not reuse:
             batch.kept.calls.clear()
         yield batch
@@ -265,118 +322,49 @@ def record_batch(
     layers: dict[Site, Tensor] = {}
 
     def note(call: AttentionCall) -> None:
+        # a truth value on the device: reading it here would wait for each layer
         layers[call.site] = sound(call, there)
 
     with recording(model, discovery, len(tensors["labels"]), note) as kept:
         lost = losses_of(model, tensors, places)
     refuse_unsound(layers, lost)
-    return RecordedBatch(tensors, lost, asked_tokens(tensors["labels"]), places, there, kept)
+    return RecordedBatch(
+        model, discovery, tensors, lost, asked_tokens(tensors["labels"]), places, there, kept
+    )
 
 
 def one_by_one(
-    model: nn.Module,
-    discovery: Discovery,
-    batch: RecordedBatch,
-    change: Callable[..., Tensor],
-    tokens: int,
-    report: Callable[[float], None],
+    batch: RecordedBatch, change: Callable[..., Tensor], report: Callable[[float], None]
 ) -> dict[Site, Tensor]:
     """By site, the change of each sentence's loss when one of its heads is changed: B H. report: gets the share of the
     heads that is done."""
     trials: list[Trial] = []
     sizes = []
-    for site in discovery.modules:
-        count = discovery.heads.count(site)
+    sites = batch.discovery.modules
+    for site in sites:
+        count = batch.discovery.heads.count(site)
         sizes.append(count)
         for head in range(count):
             trials.append({site: partial(change, head=head)})
-    changes = losses(model, discovery, batch, trials, tokens, report) - batch.losses
-    return dict(zip(discovery.modules, changes.T.split(sizes, 1), strict=True))
+    changes = batch.losses_in(trials, report) - batch.losses
+    return dict(zip(sites, changes.T.split(sizes, 1), strict=True))
 
 
-def losses(
-    model: nn.Module,
-    discovery: Discovery,
-    batch: RecordedBatch,
-    trials: Sequence[Trial],
-    tokens: int,
-    report: Callable[[float], None] = unreported,
-) -> Tensor:
-    """The loss of each sentence in each trial, T B."""
-    forward = partial(losses_again, model, batch)
-    return tried(model, discovery, batch, trials, tokens, forward, batch.losses, report)
-
-
-def tried(
-    model: nn.Module,
-    discovery: Discovery,
-    batch: RecordedBatch,
-    trials: Sequence[Trial],
-    tokens: int,
-    forward: Callable[[int], Tensor],
-    unchanged: Tensor,
-    report: Callable[[float], None] = unreported,
-) -> Tensor:
-    """What a forward gives in each trial, T N. Trials that start in the same block share a forward.
-
-    forward: repeats the batch so many times, and gives N numbers of each copy in a row of its own. unchanged: those of
-    the full model, N, for trials that change nothing. report: gets the share of the trials that is done.
-    """
-    lengths = [there.shape[1] for there in batch.there.values()]
-    longest = max(batch.tensors["labels"].shape[1], *lengths)
-    together = max(1, tokens // (len(batch.losses) * longest))
-
-    out = unchanged.repeat(len(trials), 1)
-    order: list[int] = []
-    parts: list[Tensor] = []
-    for group in group_trials(batch.kept, trials, together):
-        with trying(model, discovery, batch.kept, [trials[number] for number in group]):
-            parts.append(forward(len(group)))
-        order += group
-        report(len(order) / len(trials))
-    if order:
-        out[torch.tensor(order, device=out.device)] = torch.cat(parts)
-    return out
-
-
-def losses_again(model: nn.Module, batch: RecordedBatch, copies: int) -> Tensor:
-    """The loss of each sentence in a forward of the batch repeated so many times: copies x B."""
-    tensors, places = repeated_batch(batch, copies)
-    return losses_of(model, tensors, places).view(copies, len(batch.losses))
-
-
-def repeated_batch(batch: RecordedBatch, copies: int) -> tuple[dict[str, Tensor], Places]:
-    """The tensors of a batch so many times, and the places of its predicted tokens, copy by copy."""
-    tensors = {}
-    for name, tensor in batch.tensors.items():
-        once = [1] * (tensor.dim() - 1)
-        tensors[name] = tensor.repeat(copies, *once)
-    first_rows = torch.arange(copies, device=batch.losses.device)[:, None] * len(batch.losses)
-    sentences = (batch.places[0] + first_rows).flatten()
-    return tensors, (sentences, batch.places[1].repeat(copies))
-
-
-def position_mean_ablated(
-    call: AttentionCall, head: int, batch: RecordedBatch, means: Means
-) -> Tensor:
+def position_mean_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
     places = positions(batch.there[sides_of_site(call.site)[0]])
-    mean = means[call.site][:, head].to(call.output.device)  # sums stay with the processor
+    mean = batch.position_means[call.site][:, head].to(
+        call.output.device
+    )  # sums stay with the processor
     return with_others(call, head, mean[places])
 
 
-def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
-    """Each sentence gets the outputs of the next sentence with predicted tokens; the last one those of the first."""
+def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
+    """Each sentence gets the outputs of the next sentence with predicted tokens; the last sentence gets the first one's."""
     other, places = batch.neighbours[sides_of_site(call.site)[0]]
     return with_others(call, head, call.output[other, places, head])
 
 
-def counterpart_ablated(
-    call: AttentionCall, head: int, batch: RecordedBatch, means: Means
-) -> Tensor:
-    return with_others(call, head, batch.corrupted[call.site][:, :, head])
-
-
-def uniform_ablated(call: AttentionCall, head: int, batch: RecordedBatch, means: Means) -> Tensor:
+def uniform_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
     query_side, key_side = sides_of_site(call.site)
     output = uniform_output(call, head, batch.there[query_side], batch.there[key_side])
     return with_others(call, head, output)
@@ -386,26 +374,29 @@ def uniform_output(call: AttentionCall, head: int, queries: Tensor, keys: Tensor
     """A head's output with equal weights on all visible keys, B Q D. queries B Q, keys B K: where a token is."""
     pairs = call.visible(queries, keys)[:, 0].to(call.value)
     weights = pairs / pairs.sum(-1, keepdim=True).clamp_min(1)
+    # grouped heads share a key/value head
     group = head * call.value.shape[1] // call.output.shape[2]
     return weights @ call.value[:, group]
 
 
 ABLATIONS: dict[str, Callable[..., Tensor]] = {
-    "ablation.zero": lambda call, head, batch, means: with_others(call, head, 0.0),
-    "ablation.mean": lambda call, head, batch, means: with_others(
-        call, head, means[call.site][head]
+    "ablation.zero": lambda call, head, batch: with_others(call, head, 0.0),
+    "ablation.mean": lambda call, head, batch: with_others(
+        call, head, batch.means[call.site][head]
     ),
     "ablation.position-mean": position_mean_ablated,
     "ablation.example": resample_ablated,
-    "ablation.counterpart": counterpart_ablated,
+    "ablation.counterpart": lambda call, head, batch: with_others(
+        call, head, batch.corrupted[call.site][:, :, head]
+    ),
     "ablation.uniform": uniform_ablated,
-    "ablation.all-but-one": lambda call, head, batch, means: with_others(
+    "ablation.all-but-one": lambda call, head, batch: with_others(
         replace(call, output=torch.zeros_like(call.output)), head, call.output[:, :, head]
     ),
 }
 
 
-def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
+def bleu_drops(model: Model, batches: Batches) -> Measurement:
     """The BLEU that the text's translation loses when one head is silent (Michel et al. 2019, section 3.2).
 
     Above 0, the head was of use. 95 % intervals by paired bootstrap; n counts sentences. The text is translated by beam
@@ -416,6 +407,7 @@ def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
     references = list(batches.text.targets)
     state = PartialState()
     heads = list(model.heads)
+    # not CTranslate2, which knows no silent heads
     writer = Generate(model.hf, model.tokenizer)
     search = Search()
     whole = translate(writer, sources, search)[0]
@@ -435,6 +427,6 @@ def bleu_drops(model: Model, batches: Batches, progress: Report) -> Measurement:
                 "n": len(sources),
             }
         )
-        progress(len(rows) * state.num_processes / len(heads), f"without {head}")
+        batches.progress(len(rows) * state.num_processes / len(heads), f"without {head}")
     # heads were dealt out in turn, so the first of every process come first
     return Measurement(rows=gather_batches(rows))

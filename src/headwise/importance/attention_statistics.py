@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
 from headwise.attention.output import run_layers
 from headwise.attention.projection import output_weights
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.heads import HeadMap, Site
+from headwise.heads import Site
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
 from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
@@ -45,7 +44,7 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 @dataclass(frozen=True)
 class Side:
     """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence, and
-    the tokens that count as queries: in windows of a long document each once, of a recording its frames, and no prompt."""
+    the tokens that count as queries: each once in windows of a long document, the frames of a recording, no prompt."""
 
     tokens: Tensor
     words: Tensor
@@ -84,8 +83,17 @@ def read_statistics(
     to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
     and is missing for a source text without end tokens.
     """
-    collected = empty(measures, discovery.heads)
+    collected: dict[str, SentenceSums] = {}
+    for name in measures:
+        kinds = list(discovery.heads.kinds)
+        # no word of a decoder sees the end of its own sentence
+        if name == "attention-to-end" and "decoder-self" in kinds:
+            kinds.remove("decoder-self")
+        if kinds:
+            scale = relative if name == "dormancy" else None
+            collected[name] = SentenceSums(discovery.heads.only(kinds), scale)
     ids = torch.tensor(sorted(special), dtype=torch.long, device=device_of(model))
+    # the only statistic that reads weights of the model
     forms = squares(model, discovery) if "dormancy" in collected else {}
     now: dict[str, Side] = {}
     parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
@@ -97,6 +105,7 @@ def read_statistics(
             if call.site in sums.parts:
                 parts.append((sums, call.site, *ways[name]()))
 
+    # attention weights cost memory and the fast kernels, so only where they are read
     weights = any(name != "dormancy" for name in collected)
     ended = False
     with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=weights):
@@ -105,6 +114,7 @@ def read_statistics(
             now.update(batch_sides(tensors, ids))
             ended = ended or bool(now["source"].end.any())
             run_layers(model, inputs_of(tensors))
+            # once a batch: each transfer waits for the device
             add_all(parts)
             parts.clear()
     if "attention-to-end" in collected:
@@ -112,24 +122,6 @@ def read_statistics(
         shares = gather_values((bool(now), ended))
         if any(some for some, _ in shares) and not any(end for _, end in shares):
             del collected["attention-to-end"]
-    return collected
-
-
-def empty(measures: Iterable[str], heads: HeadMap) -> dict[str, SentenceSums]:
-    """Sums for each statistic and its heads: no word of a decoder sees the end of its own sentence."""
-    collected: dict[str, SentenceSums] = {}
-    for name in measures:
-        if name not in STATISTICS:
-            raise HeadwiseError(
-                f"'{name}' is not a statistic of one forward pass{did_you_mean(name, STATISTICS)}: choose from "
-                f"{', '.join(STATISTICS)}."
-            )
-        kinds = list(heads.kinds)
-        if name == "attention-to-end" and "decoder-self" in kinds:
-            kinds.remove("decoder-self")
-        if kinds:
-            scale = relative if name == "dormancy" else None
-            collected[name] = SentenceSums(heads.only(kinds), scale)
     return collected
 
 
@@ -144,21 +136,22 @@ def statistics_of_call(
         assert call.weights is not None
         return call.weights
 
+    def share(places: Tensor) -> tuple[Tensor, Tensor]:
+        # queries that see none of these places do not count
+        return sharing(weights(), places, call.visible(asked, places).any(-1).any(1))
+
     return {
         "confidence": lambda: largest_weights(weights(), looked_at, asked),
         "entropy": lambda: spreading(weights(), asked),
-        "attention-to-end": lambda: sharing(
-            weights(), keys.end, call.visible(asked, keys.end).any(-1).any(1)
-        ),
-        "attention-to-first": lambda: sharing(
-            weights(), keys.first, call.visible(asked, keys.first).any(-1).any(1)
-        ),
+        "attention-to-end": lambda: share(keys.end),
+        "attention-to-first": lambda: share(keys.first),
         "dormancy": lambda: contribution(call.output, forms[call.site], asked),
     }
 
 
 def sides_of_site(site: Site) -> tuple[str, str]:
     """The sides of the batch of a site's queries and keys; the text of a language model is a target."""
+    # a model of one stack has the same text on both sides
     if site.kind == "encoder-self":
         return "source", "source"
     return "target", "source" if site.kind == "cross" else "target"
@@ -170,9 +163,11 @@ def batch_sides(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]
     counted = query_masks(batch)
     ids = batch.get("input_ids")
     if ids is None:
+        # batches without ids, such as recordings: −1 is never special
         ids = torch.full_like(there["source"], -1, dtype=torch.long)
     source = side(ids, there["source"], special)
     target = side(batch.get("decoder_input_ids", ids), there["target"], special)
+    # the first position attends only to itself, whatever the head does
     words = target.words & ~target.first
     return {
         "source": replace(source, counted=counted["source"]),
@@ -187,6 +182,7 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
     place = there.cumsum(1)
     first = there & (place == 1)
     last = there & (place == place[:, -1:])
+    # the id of this sentence's own end, -1 where it has none
     closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
     return Side(there, there & ~marked, first, there & ~first & (ids == closing), there)
 
@@ -204,6 +200,7 @@ def spreading(weights: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
 
     A learned sink (gpt-oss) is not a key and has no term.
     """
+    # in place, because this is as large as the weights
     surprise = weights.clamp_min(torch.finfo(weights.dtype).tiny).log_().neg_()
     return sum_and_count(queries, torch.einsum("bhqk,bhqk->bhq", weights, surprise))
 
@@ -233,5 +230,6 @@ def contribution(output: Tensor, forms: Tensor, queries: Tensor) -> tuple[Tensor
     output B Q H D, forms H D D, queries B Q; returns B H and B.
     """
     output = output.to(forms.dtype)
+    # rounding makes a square below 0 where the output is almost 0
     sizes = (torch.einsum("bqhd,hde->bqhe", output, forms) * output).sum(-1).clamp_min(0).sqrt()
     return (sizes * queries[..., None]).sum(1), queries.sum(-1)

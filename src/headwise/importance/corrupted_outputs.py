@@ -30,6 +30,7 @@ def corrupted_outputs(
     def keep(call: AttentionCall) -> None:
         outputs[call.site] = call.output
 
+    # the rest of the batch is shared: both prompts have the same length
     inputs = {**inputs_of(batch), "input_ids": batch["corrupted_ids"]}
     with torch.no_grad(), capture(model, discovery, hook=keep):
         run_layers(model, inputs)

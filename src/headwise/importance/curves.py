@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from headwise.errors import NOT_FINITE, HeadwiseError
+from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, Row
+from headwise.importance.measures import CURVES, FAITHFULNESS
+from headwise.importance.sums import check_finite
 from headwise.statistics import bootstrap, effective_units, interval
 
 CURVE_STEPS = 10
@@ -95,6 +97,7 @@ def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
     """
     gain = loss[..., :1] - loss[..., -1:]
     with np.errstate(invalid="ignore", divide="ignore"):
+        # a model that is better without its heads has nothing to recover
         faithful = np.where(gain > 0, (loss[..., :1] - loss) / gain, np.nan)
     return {
         "cpr": np.trapezoid(faithful, shares),
@@ -106,6 +109,7 @@ def circuit_sizes(total: int) -> list[int]:
     """How many heads are kept in each circuit of MIB: CIRCUIT_SIZES of them, rounded down, and none."""
     sizes = {0}
     for share in CIRCUIT_SIZES:
+        # in floating point, 0.29 · 100 is 28.999999999999996
         sizes.add(int(total * share + 1e-9))
     return sorted(sizes)
 
@@ -124,8 +128,26 @@ def removal_curves(
     necessary mask once. A quality without sentences (such as 100 − BLEU) is one row with count 1. rescore: the values
     of a measure when only the heads of a mask are left.
     """
-    chosen = _same_heads(values)
-    orders = _orders(heads, chosen, values, rescore or {}, seeds)
+    if not values:
+        raise HeadwiseError("Removal curves need at least one score: score the heads first.")
+    first, *others = values
+    for measure in others:
+        if values[measure].keys() != values[first].keys():
+            sizes = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
+            raise HeadwiseError(
+                f"Removal curves need the same heads in all scores, but {sizes}: score the same heads."
+            )
+    chosen = list(values[first])
+
+    orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
+    for measure, by_head in values.items():
+        orders[measure, "once", None] = removal_order(by_head, direction(measure))
+    for measure, score in (rescore or {}).items():
+        orders[measure, "rescored", None] = rescored_order(heads, chosen, score, direction(measure))
+    for seed in seeds:
+        shuffled = np.random.default_rng(seed).permutation(len(chosen))
+        orders[RANDOM, "random", seed] = [chosen[number] for number in shuffled]
+
     total = len(chosen)
     steps = curve_steps(total)
 
@@ -140,53 +162,21 @@ def removal_curves(
     if losses.shape != (len(counts), len(masks)):
         shape = f"{len(counts)} sentences x {len(masks)} masks"
         raise HeadwiseError(f"Losses must have the shape {shape}, not {losses.shape}.")
-    if not np.isfinite(losses).all():
-        raise HeadwiseError(
-            f"A loss with heads removed is not a number (NaN or infinite). {NOT_FINITE}."
-        )
+    check_finite("The model with heads removed", losses)
 
     column_of = {removed: column for column, removed in enumerate(masks)}
+    # in the order of the map, as in all tables
     removable_kinds = {head.kind for head in chosen}
     kinds = "+".join(kind for kind in heads.kinds if kind in removable_kinds)
     curves = []
-    for (measure, name, seed), order in orders.items():
+    for (measure, ranking, order_seed), order in orders.items():
         columns = [column_of[frozenset(order[:count])] for count in steps]
         curves.append(
-            Curve(measure, name, seed, kinds, total, tuple(steps), losses[:, columns], counts)
+            Curve(
+                measure, ranking, order_seed, kinds, total, tuple(steps), losses[:, columns], counts
+            )
         )
     return curves
-
-
-def _orders(
-    heads: HeadMap,
-    chosen: list[Head],
-    values: Mapping[str, Mapping[Head, float]],
-    rescore: Mapping[str, Rescore],
-    seeds: Sequence[int],
-) -> dict[tuple[str, Ranked, int | None], list[Head]]:
-    """Every order of removal, by measure, kind of order and seed."""
-    orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
-    for measure, by_head in values.items():
-        orders[measure, "once", None] = removal_order(by_head, direction(measure))
-    for measure, score in rescore.items():
-        orders[measure, "rescored", None] = rescored_order(heads, chosen, score, direction(measure))
-    for seed in seeds:
-        shuffled = np.random.default_rng(seed).permutation(len(chosen))
-        orders[RANDOM, "random", seed] = [chosen[number] for number in shuffled]
-    return orders
-
-
-def _same_heads(values: Mapping[str, Mapping[Head, float]]) -> list[Head]:
-    if not values:
-        raise HeadwiseError("Removal curves need at least one score: score the heads first.")
-    first, *rest = values
-    for measure in rest:
-        if values[measure].keys() != values[first].keys():
-            sizes = f"{first} has {len(values[first])}, {measure} {len(values[measure])}"
-            raise HeadwiseError(
-                f"Removal curves need the same heads in all scores, but {sizes}: score the same heads."
-            )
-    return list(values[first])
 
 
 def direction(measure: str) -> int:
@@ -214,6 +204,7 @@ def rescored_order(
 ) -> list[Head]:
     """The order when the remaining heads are scored again after every step."""
     removed: list[Head] = []
+    # the sizes of MIB need an order of all heads, also behind the last tenth
     for count in [*removal_steps(len(chosen))[1:], len(chosen)]:
         values = rescore(HeadMask.full(heads).without(removed))
         left = {head: values[head] for head in chosen if head not in removed}
@@ -230,18 +221,9 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         losses = curve.loss[columns]
         lows, highs = interval(curve.resampled(seed)[:, columns], effective_units(curve.counts))
         for number, removed in enumerate(steps):
-            rows.append(
-                {
-                    "measure": curve.measure,
-                    "ranking": curve.ranking,
-                    "seed": curve.seed,
-                    "removed": removed,
-                    "total": curve.total,
-                    "loss": float(losses[number]),
-                    "low": float(lows[number]),
-                    "high": float(highs[number]),
-                }
-            )
+            loss = (float(losses[number]), float(lows[number]), float(highs[number]))
+            cells = (curve.measure, curve.ranking, curve.seed, removed, curve.total, *loss)
+            rows.append(dict(zip(CURVES, cells, strict=True)))
     return rows
 
 
@@ -258,6 +240,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         if curve.ranking == "random":
             random.append(curve)
             continue
+        # sentences are drawn once for all steps, so that the noise that they share cancels
         drawn = curve.areas(curve.resampled(seed))
         sentences = len(curve.counts)
         for name, value in curve.areas(curve.loss).items():
@@ -274,13 +257,9 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
 
 def _area_row(curve: Curve, name: str, value: float, low: float, high: float, n: int) -> Row:
     statistic = f"{name}.rescored" if curve.ranking == "rescored" else name
-    return {
-        "measure": curve.measure,
-        "against": "all heads",
-        "kinds": curve.kinds,
-        "statistic": statistic,
-        "value": value,
-        "low": low,
-        "high": high,
-        "n": n,
-    }
+    return judged_row(curve.measure, "all heads", curve.kinds, statistic, value, low, high, n)
+
+
+def judged_row(*cells: Any) -> Row:
+    """A row of faithfulness.csv: its cells in the order of FAITHFULNESS."""
+    return dict(zip(FAITHFULNESS, cells, strict=True))

@@ -2,7 +2,7 @@
 
 `faithfulness` scores one half of a text and judges on the other half. `agreement`: does a score rank heads as exact
 ablation of single heads does? `curves.py`: how does the model degrade when heads are removed in the order of a score?
-`exceptions`: where do two scores disagree most?
+`likeness`: how far do two scores rank heads alike?
 
 High values mean important; a measure whose low values do has a minus before its name (`-entropy`), and its sign is
 changed before use.
@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau, rankdata
+from scipy.stats import kendalltau
 
 from headwise.errors import HeadwiseError
 from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Row
@@ -29,15 +29,16 @@ from headwise.importance.curves import (
     curve_rows,
     curve_steps,
     direction,
+    judged_row,
     removal_curves,
 )
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
 from headwise.importance.passes import importance_values
-from headwise.importance.ranks import cosine, for_whole_text, random_halves, spearman
+from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
 from headwise.importance.sums import MERGED_SENTENCES, SentenceSums, head_values
 from headwise.importance.work import Workload, work_on
 from headwise.model import Model
-from headwise.progress import Report, part, parts, silent
+from headwise.progress import Report, parts, silent, turn
 from headwise.statistics import bootstrap, centred_interval, effective_units
 from headwise.tasks.batches import Batches, Fold
 
@@ -47,15 +48,9 @@ TOP_SHARES = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
 MANY_HEADS = 128  # from this number of heads on, sorting is faster than comparing pairs
 PAIRS_AT_ONCE = 2**20  # pairs of heads compared together
 
+CURVES_PART = "curves"
+
 Correlate = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Faithfulness:
-    """agreement: faithfulness.csv, columns FAITHFULNESS. curves: curves.csv, columns CURVES."""
-
-    agreement: pd.DataFrame
-    curves: pd.DataFrame
 
 
 def check_faithfulness(text: Batches, measures: Iterable[str]) -> None:
@@ -78,8 +73,9 @@ def faithfulness(
     orders: int,
     seed: int = 0,
     progress: Report = silent,
-) -> Faithfulness:
-    """Scores of the even sentences, compared with exact ablation of the odd ones.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Scores of the even sentences, compared with exact ablation of the odd ones: faithfulness.csv (columns
+    FAITHFULNESS) and curves.csv (columns CURVES).
 
     collected: the sums of each measure. orders: how many random orders of removal there are. A measure whose low values
     are important has a minus before its name. Raises HeadwiseError when `ablation.zero`, the truth, is not among them,
@@ -94,25 +90,21 @@ def faithfulness(
             shown = name if entry.sign == 1 else f"-{name}"
             entries[shown] = entry
             scores[shown] = sums.fold(0)
+    # the truth of other sentences: ablation on the same ones would share their noise
     rows = agreement(scores, collected[TRUTH].fold(1), seed)
 
     values = {
         name: head_values(sums)
         for name, sums in scores.items()
+        # a curve removes any head, so it needs a score for all of them
         if sums.heads.query == model.heads.query
     }
-    work = work_on(model, text)
-    reads = {
-        name: work.of_measures([entries[name].name]) for name in values if entries[name].rescored
-    }
-    rescored = sorted(reads, key=lambda name: -reads[name])  # the slowest first
-    weights = {name: CURVE_STEPS * reads[name] for name in rescored}
-    weights[""] = float((len(values) + orders + len(rescored)) * len(curve_steps(work.heads.total)))
-    reports = parts(progress, weights)
+    shown_as = {entries[name].name: name for name in values}
+    reports = parts(progress, work_of_judge(work_on(model, text), shown_as, orders))
+    odd = Fold(text, 1, reports.pop(CURVES_PART))
     rescore: dict[str, Rescore] = {}
-    for name in rescored:
-        rescore[name] = rescoring(model, text, entries[name].name, reports[name])
-    odd = Fold(text, 1, reports[""])
+    for name, report in reports.items():
+        rescore[shown_as[name]] = rescoring(model, text, name, report)
     lose = partial(removal_losses, model.hf, model.discovery, odd)
     curves = removal_curves(model.heads, values, lose, rescore, range(orders))
     rows += area_rows(curves, seed)
@@ -120,9 +112,8 @@ def faithfulness(
     if "confidence" in values:
         for name in values:
             if name in measure and entries[name].family == "lrp":
-                pair = (name, "confidence")
-                rows += exceptions(values[name], values["confidence"], names=pair).rows
-    return Faithfulness(
+                rows += likeness(values[name], values["confidence"], (name, "confidence"))
+    return (
         pd.DataFrame(rows, columns=list(FAITHFULNESS)),
         pd.DataFrame(curve_rows(curves, seed), columns=list(CURVES)),
     )
@@ -135,7 +126,8 @@ def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Resco
 
     def rescore(mask: HeadMask) -> Mapping[Head, float]:
         nonlocal done
-        share = part(progress, done / CURVE_STEPS, (done + 1) / CURVE_STEPS)
+        share = turn(progress, done, CURVE_STEPS)
+        # the half that made the first order; the curve is measured on the other
         even = Fold(text, 0, lambda share_read, what: share(share_read, f"{name} again: {what}"))
         done += 1
         return importance_values(model, even, name, mask)
@@ -143,21 +135,23 @@ def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Resco
     return rescore
 
 
-def work_of_judge(work: Workload, measures: Iterable[str], orders: int) -> float:
-    """What the comparison reads, in forwards over the text: on half of it the curves of all measures and orders, and
-    in each step of some curves the measure again."""
+def work_of_judge(work: Workload, measures: Iterable[str], orders: int) -> dict[str, float]:
+    """What the comparison reads, in forwards over the text: by measure, in each step of its curve the measure again, the
+    slowest first; then CURVES_PART, the curves of all measures and orders. All on half of the text."""
     names = list(measures)
-    rescored = [name for name in names if measure[name].rescored]
-    curves = len(names) + orders + len(rescored)
-    steps = len(curve_steps(work.heads.total))
-    return (steps * curves + CURVE_STEPS * work.of_measures(rescored)) / 2
+    reads = {}
+    for name in names:
+        if facts(name).rescored:
+            reads[name] = CURVE_STEPS * work.of_measures([name]) / 2
+    curves = len(names) + orders + len(reads)
+    slowest_first = dict(sorted(reads.items(), key=lambda item: -item[1]))
+    return {**slowest_first, CURVES_PART: len(curve_steps(work.heads.total)) * curves / 2}
 
 
 def agreement(
     scores: Mapping[str, SentenceSums],
     truth: SentenceSums,
     seed: int = 0,
-    against: str = "ablation.zero",
 ) -> list[Row]:
     """How far each score ranks the heads as the truth does: rows of FAITHFULNESS, by kind and over all kinds.
 
@@ -170,13 +164,13 @@ def agreement(
     Intervals: bootstrap over the sentences of the truth and, independently, of the score (`as_noisy_as_the_text`). Noise
     lowers rank correlations, so the interval is moved until its median is the value.
     """
-    rows = []
-    true = _measured(against, truth, truth.heads, seed)
+    true = _measured(TRUTH, truth, truth.heads, seed)
+    rows: list[Row] = []
     for kinds, scope in _scopes(list(truth.heads)).items():
-        start = {"measure": against, "against": against, "kinds": kinds, "n": len(scope.heads)}
-        rows += _repeated(true, scope, "ceiling", start)
+        rows += _repeated(TRUTH, kinds, true, scope, "ceiling")
     for scored, sums in scores.items():
         shared = truth.heads.only(kind for kind in truth.heads.kinds if kind in sums.heads.kinds)
+        # drawn apart from the truth: they are of different sentences
         score = _measured(scored, sums, shared, seed + 1)
 
         # the truth of the heads that have the score, too
@@ -185,16 +179,18 @@ def agreement(
         true_resamples = true.resamples[:, is_shared]
 
         for kinds, scope in _scopes(list(shared)).items():
-            start = {"measure": scored, "against": against, "kinds": kinds, "n": len(scope.heads)}
             values = _statistics(scope, score.whole[None], true_whole[None])
             resampled = _statistics(scope, score.resamples, true_resamples)
             units = min(score.units, true.units)
             for name, of_whole in values.items():
                 value = float(of_whole[0])
+                # the smallest possible value: a share, or a correlation
                 least = 0 if name in TOP_SHARES else -1
                 low, high = centred_interval(value, resampled[name], units, least)
-                rows.append({**start, "statistic": name, "value": value, "low": low, "high": high})
-            rows += _repeated(score, scope, "stability", {**start, "against": scored})
+                rows.append(
+                    judged_row(scored, TRUTH, kinds, name, value, low, high, len(scope.heads))
+                )
+            rows += _repeated(scored, kinds, score, scope, "stability")
     return rows
 
 
@@ -213,7 +209,8 @@ class _Measured:
 
 def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _Measured:
     """High values mean important. Halves and resamples of a single sentence are not numbers."""
-    values, ones, others, resamples = [], [], [], []
+    values = []
+    resamples = []
     units = []
     for site in heads.sites:
         count = heads.count(site)
@@ -228,10 +225,6 @@ def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _M
         whole = sums.scaled(totals.sum(0) / counts.sum())
         values.append(whole)
 
-        one, other = random_halves(totals, counts, seed)
-        ones.append(sums.scaled(one))
-        others.append(sums.scaled(other))
-
         units.append(float(effective_units(counts)))
         drawn = bootstrap(totals, counts, seed)
         resamples.append(as_noisy_as_the_text(whole, sums.scaled(drawn)))
@@ -239,7 +232,7 @@ def _measured(measure: str, sums: SentenceSums, heads: HeadMap, seed: int) -> _M
     sign = direction(measure)
     return _Measured(
         whole=sign * np.concatenate(values),
-        halves=(sign * np.concatenate(ones, axis=1), sign * np.concatenate(others, axis=1)),
+        halves=halves(sums, heads, seed),  # compared only with each other: no sign
         resamples=sign * np.concatenate(resamples, axis=1),
         units=min(units),
     )
@@ -285,6 +278,7 @@ def _scopes(heads: Sequence[Head]) -> dict[str, _Scope]:
             if head.kind in group:
                 numbers.append(number)
                 by_layer.setdefault((head.kind, head.layer), []).append(number)
+        # one head has no rank
         layers = [np.array(layer) for layer in by_layer.values() if len(layer) > 1]
         scopes["+".join(group)] = _Scope(np.array(numbers), layers)
     return scopes
@@ -308,7 +302,9 @@ def _within(scope: _Scope, one: np.ndarray, other: np.ndarray, correlate: Correl
     return np.mean(inside, axis=0) if inside else np.full(len(one), np.nan)
 
 
-def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) -> list[Row]:
+def _repeated(
+    measure: str, kinds: str, measured: _Measured, scope: _Scope, statistic: str
+) -> list[Row]:
     """Spearman of two halves of the text, over all heads and within layers, with and without correction for length."""
     one, other = measured.halves
     overall = float(spearman(one[:, scope.heads], other[:, scope.heads]).mean())
@@ -319,10 +315,10 @@ def _repeated(measured: _Measured, scope: _Scope, statistic: str, start: Row) ->
         ".within": for_whole_text(within),
         ".within.half": within,
     }
+    nothing = (math.nan, math.nan, len(scope.heads))
     rows = []
     for name, value in values.items():
-        row = {"statistic": f"{statistic}{name}", "value": value, "low": math.nan, "high": math.nan}
-        rows.append({**start, **row})
+        rows.append(judged_row(measure, measure, kinds, f"{statistic}{name}", value, *nothing))
     return rows
 
 
@@ -353,32 +349,18 @@ def _top(values: np.ndarray, count: int) -> np.ndarray:
     edge = np.sort(values, axis=1)[:, -count, None]
     above = values > edge
     tied = values == edge
+    # places that are left for those at the edge
     left = count - above.sum(1, keepdims=True)
     with np.errstate(invalid="ignore"):
         top: np.ndarray = above + tied * left / tied.sum(1, keepdims=True)
     return top
 
 
-@dataclass(frozen=True)
-class Exceptions:
-    """How far two scores agree, and the heads on which they agree least.
-
-    rows: FAITHFULNESS rows (Spearman, overall and within layers; no intervals). heads: a head, and its rank in its
-    layer by the first score minus that by the second, as a share of the ranks (−1 to 1).
-    """
-
-    rows: list[Row]
-    heads: list[tuple[Head, float]]
-
-
-def exceptions(
-    one: Mapping[Head, float],
-    other: Mapping[Head, float],
-    count: int = 5,
-    names: tuple[str, str] = ("lrp", "confidence"),
-) -> Exceptions:
-    """Where two scores of the same heads differ, such as LRP and confidence: in Voita et al. 2019 (section 4) on the
-    rare-token head of the first layer, which is most relevant there and not confident."""
+def likeness(
+    one: Mapping[Head, float], other: Mapping[Head, float], names: tuple[str, str]
+) -> list[Row]:
+    """How far two scores rank the same heads alike, such as LRP and confidence (Voita et al. 2019, section 4): Spearman
+    over all heads and within layers, without intervals."""
     heads = sorted(one, key=lambda head: KINDS.index(head.kind))
     if set(one) != set(other):
         raise HeadwiseError(
@@ -387,29 +369,13 @@ def exceptions(
     x = np.array([one[head] for head in heads])[None]
     y = np.array([other[head] for head in heads])[None]
     rows: list[Row] = []
-    differences = np.zeros(len(heads))
     for kinds, scope in _scopes(heads).items():
         correlations = {
             "spearman": spearman(x[:, scope.heads], y[:, scope.heads]),
             "spearman.within": _within(scope, x, y, spearman),
         }
-        for statistic, value in correlations.items():
+        for name, (value,) in correlations.items():
             rows.append(
-                {
-                    "measure": names[0],
-                    "against": names[1],
-                    "kinds": kinds,
-                    "low": math.nan,
-                    "high": math.nan,
-                    "statistic": statistic,
-                    "value": float(value[0]),
-                    "n": len(scope.heads),
-                }
+                judged_row(*names, kinds, name, float(value), math.nan, math.nan, len(scope.heads))
             )
-        for layer in scope.layers:
-            ranks = rankdata(x[0, layer]) - rankdata(y[0, layer])
-            differences[layer] = ranks / (len(layer) - 1)
-
-    by_head = zip(heads, differences.tolist(), strict=True)
-    most = sorted(by_head, key=lambda pair: -abs(pair[1]))
-    return Exceptions(rows, most[:count])
+    return rows

@@ -31,11 +31,13 @@ class FinishedPasses:
         self.place = place / FOLDER
         made_from = {
             "model": fingerprint(model.hf, model.tokenizer, model.source),
+            # other devices and threads add up in another order: a resumed score must be that of one run
             "device": str(model.hf.device),
             "text": text.text.fingerprint,
             "longest": model.task.longest,
             "windows": text.windowed,
             "seed": seed,
+            # what a sample reads depends on its time
             "time_limit": text.time_limit,
             **environment_info(),
         }
@@ -50,13 +52,14 @@ class FinishedPasses:
         """What a finished pass gave; None where it is not finished, or its files are damaged."""
         kept = self.of(label, names)
         made = kept.read().get("made")
+        # killed while it was written
         if made is None or kept.damage():
             return None
         sums = read_sums(below(self.folder, label), made["sums"], self.heads)
         return Measurement(**{**made, "sums": sums})
 
     def left(self, measures: Iterable[str]) -> list[str]:
-        """Of some measures those whose pass is not finished."""
+        """The measures whose pass is not finished."""
         names: list[str] = []
         for label, of_pass in passes(measures).items():
             if self.read(label, of_pass) is None:
@@ -70,7 +73,7 @@ class FinishedPasses:
         self.of(label, names).note(files, made={**vars(made), "sums": [*made.sums]})
 
     def discard(self) -> None:
-        """Remove these passes, once the result is written; those of other scores stay."""
+        """Remove these passes, once the result is written; the passes of other scores stay."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # the passes of others are there
             self.place.rmdir()

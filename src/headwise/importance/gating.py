@@ -21,21 +21,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, capture, device_of, evaluating
-from headwise.attention.offload import reloading
+from headwise.attention import Discovery, capture, device_of
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap, Site
-from headwise.importance.gradient import frozen, refuse_unsound
+from headwise.heads import Row, Site
+from headwise.importance.gradient import refuse_unsound, tracing
 from headwise.importance.passes import Measurement
-from headwise.progress import Report, part, silent
-from headwise.statistics import t_margin
-from headwise.tasks.objective import asked_tokens, differentiable, losses_of, on_device
+from headwise.progress import Report, silent, turn
+from headwise.tasks.objective import asked_tokens, losses_of, on_device
 from headwise.training.token_batches import IGNORED
 
 if TYPE_CHECKING:
@@ -48,12 +45,10 @@ FURTHEST_LOGIT = 4.0  # a gate lies between σ(−4) = 0.018 and σ(4) = 0.982
 
 
 def gating_measures(
-    model: Model, batches: Batches | Fold, names: Sequence[str], seed: int, progress: Report
+    model: Model, batches: Batches | Fold, names: Sequence[str], seed: int
 ) -> Measurement:
     """Causal head gating of a model on a text; every process fits the gates to the whole of it."""
-    fitted = gate_heads(
-        model.hf, model.discovery, batches.whole(), seeds=(seed,), progress=progress
-    )
+    fitted = gate_heads(model.hf, model.discovery, batches.whole(), seed, progress=batches.progress)
     return Measurement(rows=[row for row in fitted if row["measure"] in names])
 
 
@@ -61,45 +56,40 @@ def gate_heads(
     model: nn.Module,
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
-    seeds: Sequence[int] = (0,),
+    seed: int = 0,
     steps: int = 200,
     pull: float = 2e-4,
     progress: Report = silent,
-) -> list[dict[str, Any]]:
-    """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1.
+) -> list[Row]:
+    """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1, without intervals.
 
-    Every seed has three fits of `steps` updates, one batch each. Of a longer text as many random batches are used; n is
-    the number of predicted words in them. Several seeds start from other gates and may find other sufficient sets of
-    heads: the value is their mean, with a 95 % t-interval (none for one seed). pull: λ, in nats per word. A head whose
-    gate changes the loss by less than that, for a step of 1 in a, is irrelevant.
+    Three fits of `steps` updates, one batch each. A longer text gives as many random batches; n is the number of predicted
+    words in them. Another seed starts from other gates and may find another sufficient set of heads. pull: λ,
+    in nats per word. A head whose gate changes the loss by less than that, for a step of 1 in a, is irrelevant.
     """
-    chosen = sample_batches(batches, steps, torch.Generator().manual_seed(seeds[0]))
-    fits = []
-    with differentiable(model), evaluating(model), frozen(model), torch.enable_grad():
-        for turn, seed in enumerate(seeds):
-            generator = torch.Generator().manual_seed(seed)
-            uniform = torch.rand(discovery.heads.total, generator=generator)
-            start = uniform.logit().clamp(-FURTHEST_LOGIT, FURTHEST_LOGIT)
+    chosen = sample_batches(batches, steps, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    # on the processor, so that a seed gives the same gates on every device
+    uniform = torch.rand(discovery.heads.total, generator=generator)
+    start = uniform.logit().clamp(-FURTHEST_LOGIT, FURTHEST_LOGIT)
 
-            def fitted(
-                start: Tensor,
-                pull: float,
-                fit: int,
-                what: str,
-                generator: torch.Generator = generator,
-                turn: int = turn,
-            ) -> Tensor:
-                rounds = shuffled_rounds(chosen, steps, generator)
-                before = 3 * turn + fit
-                share = part(progress, before / (3 * len(seeds)), (before + 1) / (3 * len(seeds)))
-                return fit_gates(model, discovery, rounds, start, pull, lambda x: share(x, what))
+    def fitted(start: Tensor, pull: float, fit: int, what: str) -> Tensor:
+        rounds = shuffled_rounds(chosen, steps, generator)
+        share = turn(progress, fit, 3)
+        return fit_gates(model, discovery, rounds, start, pull, lambda x: share(x, what))
 
-            free = fitted(start, 0.0, 0, "gates without a pull")
-            opened = fitted(free, pull, 1, "gates pulled open").sigmoid()
-            shut = fitted(free, -pull, 2, "gates pulled shut").sigmoid()
-            fits.append(torch.stack([shut, 1 - opened, opened * (1 - shut)]))
+    with tracing(model):
+        free = fitted(start, 0.0, 0, "gates without a pull")
+        # both pulls start from the gates that the text alone asks for, so that only λ tells them apart
+        opened = fitted(free, pull, 1, "gates pulled open").sigmoid()
+        shut = fitted(free, -pull, 2, "gates pulled shut").sigmoid()
+    values = torch.stack([shut, 1 - opened, opened * (1 - shut)]).double().numpy()
     words = sum(int(asked_tokens(batch["labels"]).sum()) for batch in chosen)
-    return gate_rows(discovery.heads, torch.stack(fits).double().numpy(), words)
+    rows: list[Row] = []
+    for name, of_measure in zip(GATINGS, values, strict=True):
+        for head, value in zip(discovery.heads, of_measure, strict=True):
+            rows.append({**head._asdict(), "measure": name, "value": value, "n": words})
+    return rows
 
 
 def fit_gates(
@@ -115,9 +105,10 @@ def fit_gates(
     a = start.to(device_of(model)).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
     gates: dict[Site, Tensor] = {}
+    # read at every call, because each update makes new gates
     now = {site: (lambda site=site: gates[site]) for site in discovery.heads.sites}
     sizes = [discovery.heads.count(site) for site in discovery.heads.sites]
-    with reloading(model), capture(model, discovery, gates=now, explicit=a.device.type == "cpu"):
+    with capture(model, discovery, gates=now, explicit=a.device.type == "cpu"):
         for step, batch in enumerate(batches):
             optimizer.param_groups[0]["lr"] = 1 - step / len(batches)
             gates.update(zip(discovery.heads.sites, a.sigmoid().split(sizes), strict=True))
@@ -128,6 +119,7 @@ def fit_gates(
             (a.grad,) = torch.autograd.grad(loss, [a])
             nn.utils.clip_grad_norm_([a], 1.0)
             optimizer.step()
+            # on the data, because autograd refuses to change a leaf in place
             a.data.clamp_(-FURTHEST_LOGIT, FURTHEST_LOGIT)
             report((step + 1) / len(batches))
     return a.detach().cpu()
@@ -160,22 +152,3 @@ def shuffled_rounds(
     rounds = math.ceil(steps / len(batches))
     orders = [torch.randperm(len(batches), generator=generator) for _ in range(rounds)]
     return [batches[number] for number in torch.cat(orders)[:steps].tolist()]
-
-
-def gate_rows(heads: HeadMap, fits: np.ndarray, words: int) -> list[dict[str, Any]]:
-    """Tidy rows of fits (seeds x measures x heads): means, and t-intervals over several seeds."""
-    seeds = len(fits)
-    value = fits.mean(0)
-    low = high = None
-    if seeds > 1:
-        margin = t_margin(fits)
-        low = (value - margin).clip(0, 1)
-        high = (value + margin).clip(0, 1)
-    rows = []
-    for place, name in enumerate(GATINGS):
-        for number, head in enumerate(heads):
-            row: dict[str, Any] = {**head._asdict(), "measure": name, "value": value[place, number]}
-            row["low"] = None if low is None else low[place, number]
-            row["high"] = None if high is None else high[place, number]
-            rows.append({**row, "n": words, "baseline": None})
-    return rows

@@ -21,7 +21,6 @@ from headwise.attention import AttentionCall, Discovery, capture, evaluating
 from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
-from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
@@ -87,22 +86,16 @@ def gradients(
     A window of a long document counts as a sentence, in intervals all windows of a document as one.
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
-    collected = {name: SentenceSums(discovery.heads) for name in GRADIENTS}
-    if patched:
-        collected[COUNTERPART] = SentenceSums(discovery.heads)
-    collected["gradient.normalised"] = SentenceSums(discovery.heads, scale=to_unit_norm)
+    names = [*GRADIENTS, COUNTERPART] if patched else GRADIENTS
+    collected = {name: SentenceSums(discovery.heads) for name in names}
+    collected["gradient.normalised"].scale = to_unit_norm
     report = reporter(batches)
-    with (
-        differentiable(model),
-        evaluating(model),
-        frozen(model),
-        reloading(model),
-        torch.enable_grad(),
-    ):
+    with tracing(model):
         for batch in batches:
             tensors = on_device(model, batch)
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
             of_batch: dict[Site, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            # a backward pass keeps all activations: a large model takes few sentences at once
             for rows in torch.arange(len(tensors["labels"])).split(rows_together(model, tensors)):
                 some = {name: tensor[rows[0] : rows[-1] + 1] for name, tensor in tensors.items()}
                 for site, numbers in of_rows(model, discovery, some, patched).items():
@@ -110,6 +103,7 @@ def gradients(
                     parts += [(collected[name], site, *both) for name, both in numbers.items()]
                 report((int(rows[-1]) + 1) / len(tensors["labels"]))
             for site, several in of_batch.items():
+                # the absolute value is of the whole batch, however many passes it took
                 total = torch.stack([total for total, _ in several]).sum(0)
                 some_asked = torch.stack([asked for _, asked in several]).any(0)
                 parts.append((collected["gradient.batch"], site, total.abs(), some_asked))
@@ -122,6 +116,7 @@ def rows_together(model: Any, batch: Mapping[str, Tensor]) -> int:
     longest = max(batch["labels"].shape[1], source_places(batch).shape[1])
     width = max(1, int(getattr(model.config.get_text_config(), "hidden_size", 1)))
     weights = sum(parameter.numel() for parameter in model.parameters())
+    # embeddings are looked up, so a backward pass keeps nothing of them
     weights = max(width, weights - vocabulary_of(model) * width)
     sentence = KEPT_NUMBERS * weights / width * next(model.parameters()).itemsize * longest
     kept = MOST_KEPT_BYTES.get(batch["labels"].device.type, MOST_KEPT_BYTES["other"])
@@ -131,7 +126,7 @@ def rows_together(model: Any, batch: Mapping[str, Tensor]) -> int:
 def of_rows(
     model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor], patched: bool
 ) -> dict[Site, dict[str, tuple[Tensor, Tensor]]]:
-    """The sums and counts of every measure, B H and B, by layer, of sentences that share a backward pass;
+    """By layer, the sums and counts of every measure, B H and B, for sentences that share a backward pass;
     gradient.batch with its sign, 1 H and 1."""
     asked = asked_tokens(batch["labels"])
     there = token_masks(batch)
@@ -139,17 +134,11 @@ def of_rows(
     traces = traced(model, discovery, batch, there)
     corrupted = corrupted_outputs(model, discovery, batch) if patched else {}
     by_site = {}
-    for site in discovery.modules:
-        if site in traces:
-            call, gradient = traces[site]
-            query_side, key_side = sides_of_site(site)
-            numbers = reduced(call, gradient, queries[query_side], there[key_side], asked)
-            if patched:
-                numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
-        else:  # a layer without heads
-            names = [*GRADIENTS, COUNTERPART] if patched else GRADIENTS
-            numbers = dict.fromkeys(names, (asked.new_zeros(len(asked), 0), asked))
-            numbers["gradient.batch"] = asked.new_zeros(1, 0), asked.any()[None]
+    for site, (call, gradient) in traces.items():
+        query_side, key_side = sides_of_site(site)
+        numbers = reduced(call, gradient, queries[query_side], there[key_side], asked)
+        if patched:
+            numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
         by_site[site] = numbers
     return by_site
 
@@ -162,12 +151,14 @@ def traced(
 
     def begin(call: AttentionCall) -> Tensor:
         layers[call.site] = call
+        # a leaf in the first layer, where autograd begins, since no parameter has a gradient
         return call.output.requires_grad_()
 
     with capture(model, discovery, replace=dict.fromkeys(discovery.modules, begin)):
         losses = losses_of(model, batch)
     refuse_unsound({site: sound(call, there) for site, call in layers.items()}, losses)
     outputs = [call.output for call in layers.values()]
+    # one backward pass for all layers; a layer that does not reach the loss has zeros
     steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
     return {site: (call, step) for (site, call), step in zip(layers.items(), steps, strict=True)}
 
@@ -176,15 +167,17 @@ def traced(
 def reduced(
     call: AttentionCall, gradient: Tensor, queries: Tensor, keys: Tensor, asked: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """The sums and counts of every measure, B H and B, of one layer.
+    """The sums and counts of every measure in one layer, B H and B.
 
     gradient B Q H D; queries B Q, which count; keys B K, where a token is; asked B, predicted tokens by sentence.
     """
     wide = torch.promote_types(gradient.dtype, torch.float32)
+    # half precision would lose small terms of these sums
     moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
     total = moves.sum(1)
     some = asked > 0
     values = repeat(call.value, gradient.shape[2])
+    # ∂L/∂A without A: attention itself may stay in a fused kernel
     weights = torch.matmul(gradient.transpose(1, 2), values.transpose(-1, -2))
     pairs = call.visible(queries, keys)
     once = total.abs(), some
@@ -218,19 +211,23 @@ def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:
 
 def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) -> None:
     """Raise HeadwiseError for the first layer of a forward that is not `sound`, or for losses that are no numbers."""
-    finite = [] if losses is None else [losses.isfinite().all()]
-    flags = to_numpy([*layers.values(), *finite])
-    for site, flag in zip(layers, flags, strict=False):
-        check_finite(site, np.where(flag, 0.0, np.nan))
-    if finite and not flags[-1]:
-        raise HeadwiseError(
-            f"The loss is not a number (NaN or infinite), though all attention is finite. {NOT_FINITE}."
-        )
+    flags: dict[Any, Tensor] = {**layers}  # by a layer, or words
+    if losses is not None:
+        flags["The loss, though all attention is finite,"] = losses.isfinite().all()
+    for source, flag in zip(flags, to_numpy([*flags.values()]), strict=True):
+        # the first broken layer is the cause, later ones follow from it
+        check_finite(source, np.where(flag, 0.0, np.nan))
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter requires a gradient inside the block."""
-    with same_gradients(model):
+def tracing(model: nn.Module) -> Iterator[None]:
+    """In the block, autograd works on what the model computes, in evaluation mode; no parameter requires a gradient."""
+    with (
+        differentiable(model),
+        evaluating(model),
+        same_gradients(model),
+        reloading(model),
+        torch.enable_grad(),
+    ):
         model.requires_grad_(False)
         yield

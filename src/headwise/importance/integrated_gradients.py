@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, evaluating
-from headwise.attention.offload import reloading
+from headwise.attention import AttentionCall, Discovery
 from headwise.heads import Site
-from headwise.importance.ablation import FORWARD_POSITIONS, RecordedBatch, losses, recordings
-from headwise.importance.gradient import frozen
+from headwise.importance import ablation
+from headwise.importance.ablation import RecordedBatch, recordings
+from headwise.importance.gradient import tracing
 from headwise.importance.sums import SentenceSums, add_all
 from headwise.tasks.batches import reporter
-from headwise.tasks.objective import differentiable
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -35,7 +34,6 @@ def integrated_gradients(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     steps: int = PATH_STEPS,
-    tokens: int = FORWARD_POSITIONS,
 ) -> dict[str, SentenceSums]:
     """attribution.steps: the slope of the loss, averaged while all heads of the layer go from silent to full. With one
     gate ξ for every head of a layer, all other layers whole, and L in nats per predicted token,
@@ -47,48 +45,37 @@ def integrated_gradients(
     One step is attribution.zero. With many steps the heads of a layer sum to the loss without them all less the loss
     with them (completeness); the difference falls as 1/m.
 
-    tokens: positions in one forward. Evaluation mode. Raises HeadwiseError for values that are not finite.
+    Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     sums = SentenceSums(discovery.heads)
     report = reporter(batches)
-    with (
-        differentiable(model),
-        evaluating(model),
-        frozen(model),
-        reloading(model),
-        torch.enable_grad(),
-    ):
+    with tracing(model):
         for batch in recordings(model, discovery, batches):
             parts = []
             for number, site in enumerate(discovery.modules):
                 report(number / len(discovery.modules))
-                values = -slopes(model, discovery, batch, site, steps, tokens) / steps
+                values = -slopes(batch, site, steps) / steps
                 parts.append((sums, site, values, batch.asked))
             add_all(parts)
     return {"attribution.steps": sums}
 
 
-def slopes(
-    model: nn.Module,
-    discovery: Discovery,
-    batch: RecordedBatch,
-    site: Site,
-    steps: int,
-    tokens: int,
-) -> Tensor:
+def slopes(batch: RecordedBatch, site: Site, steps: int) -> Tensor:
     """Σ_k ∂L/∂ξ_h at ξ = k / steps, by sentence and head of one layer: B H."""
-    wide = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-    total = batch.losses.new_zeros(len(batch.losses), discovery.heads.count(site), dtype=wide)
-    if not total.shape[1]:
+    wide = torch.promote_types(next(batch.model.parameters()).dtype, torch.float32)
+    count = batch.discovery.heads.count(site)
+    total = batch.losses.new_zeros(len(batch.losses), count, dtype=wide)
+    if not count:
         return total
     longest = max(there.shape[1] for there in batch.there.values())
     # the gradients of more steps would be in memory at once
-    together = max(1, tokens // (len(total) * longest))
+    together = max(1, ablation.FORWARD_POSITIONS // (len(total) * longest))
     for start in range(1, steps + 1, together):
         numbers = range(start, min(start + together, steps + 1))
+        # a gate a step, so that one backward pass gives the slope at each
         gates = [torch.full_like(total, number / steps, requires_grad=True) for number in numbers]
         trials = [{site: partial(faded, gate=gate)} for gate in gates]
-        lost = losses(model, discovery, batch, trials, tokens)
+        lost = batch.losses_in(trials)
         if lost.requires_grad:  # else no output of the layer reaches the loss
             total += torch.stack(torch.autograd.grad(lost.sum(), gates)).sum(0)
     return total

@@ -6,8 +6,8 @@ in nats per token. Above 0 the heads do the same work (each is the other's backu
 one is worth little without the other. As Δ_ab − Δ_a is the ablation score of b once a is gone, I_ab is also by how much
 that score rises: above 0, b is a backup head of a (self-repair).
 
-All pairs are tried on few sentences (the screen). The strongest are measured on other sentences, so that those of
-luck do not stay.
+All pairs are tried on few sentences (the screen). The strongest are measured on other sentences, so that luck does
+not count.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ def interactions(
 
         chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:pairs]
         paired = {head for pair in chosen for head in pair}
+        # only heads of these pairs: each takes a forward
         needed = [head for head in heads if head in paired]
         share = part(report, 0.6, 1.0)
         effects = removal_effects(model, second, needed, chosen, share, f"{len(chosen)} pairs")
@@ -151,6 +152,7 @@ def work_of_pairs(work: Workload, pairs: int) -> float:
 
 def screened_and_measured(text: AnyText) -> tuple[AnyText, AnyText]:
     """The sentences that screen and, apart from them, those that measure, both spread evenly over the text."""
+    # at least as many sentences are left to measure on
     count = min(SCREEN, len(text) // 2)
     first = {number * len(text) // count for number in range(count)}
     rest: AnyText = text.take([place for place in range(len(text)) if place not in first])
@@ -161,25 +163,22 @@ def largest_outputs(model: Model, text: AnyText, seed: int) -> list[Head]:
     """At most MOST_PAIRED_HEADS heads, in the order of the model: those that add most to the output of their layer."""
     if model.heads.total <= MOST_PAIRED_HEADS:
         return list(model.heads)
+    # one forward for all heads
     shares = importance_values(model, model.task.batches(text), "dormancy", seed=seed)
     kept = set(sorted(shares, key=lambda head: -shares[head])[:MOST_PAIRED_HEADS])
     return [head for head in model.heads if head in kept]
 
 
+@dataclass(frozen=True)
 class Effects:
-    """What each sentence loses (summed over its tokens) without single heads and without pairs."""
+    """What each sentence loses (summed over its predicted tokens, of which it has `tokens`) without one head of each
+    pair, without the other, and without both: sentences x pairs."""
 
-    def __init__(
-        self, heads: Sequence[Head], pairs: Sequence[HeadPair], lost: np.ndarray, tokens: np.ndarray
-    ) -> None:
-        """lost: sentences x (the whole model, heads, pairs); tokens: predicted tokens by sentence."""
-        change = lost[:, 1:] - lost[:, :1]
-        column_of = {head: column for column, head in enumerate(heads)}
-        self.pairs = pairs
-        self.tokens = tokens
-        self.one = change[:, [column_of[one] for one, _ in pairs]]
-        self.other = change[:, [column_of[other] for _, other in pairs]]
-        self.both = change[:, len(heads) :]
+    pairs: Sequence[HeadPair]
+    one: np.ndarray
+    other: np.ndarray
+    both: np.ndarray
+    tokens: np.ndarray
 
     def interactions(self) -> np.ndarray:
         """Sentences x pairs."""
@@ -187,28 +186,24 @@ class Effects:
         return out
 
     def rows(self, seed: int) -> dict[HeadPair, dict[str, Any]]:
-        """Of every pair its numbers per token, the strongest interaction first."""
+        """The numbers of every pair per token, the strongest interaction first."""
         sums = self.interactions()
         count = self.tokens.sum()
         values, low, high, p_alone = means_with_intervals(sums, self.tokens, seed)
-        # never less than the p of a pair alone, which its interval shows
-        p = np.maximum(largest_t_p(sums, self.tokens, seed), p_alone)
-        alone = self.one.sum(0) / count
-        other_alone = self.other.sum(0) / count
-        both = self.both.sum(0) / count
-
-        rows = {}
+        columns = {
+            "value": values,
+            "low": low,
+            "high": high,
+            # never less than the p of a pair alone, which its interval shows
+            "p": np.maximum(largest_t_p(sums, self.tokens, seed), p_alone),
+            "alone": self.one.sum(0) / count,
+            "other_alone": self.other.sum(0) / count,
+            "both": self.both.sum(0) / count,
+        }
+        rows: dict[HeadPair, dict[str, Any]] = {}
         for number in np.argsort(-np.abs(values), kind="stable"):
-            rows[self.pairs[number]] = {
-                "value": values[number],
-                "low": low[number],
-                "high": high[number],
-                "p": p[number],
-                "alone": alone[number],
-                "other_alone": other_alone[number],
-                "both": both[number],
-                "n": int(count),
-            }
+            row = {name: column[number] for name, column in columns.items()}
+            rows[self.pairs[number]] = {**row, "n": int(count)}
         return rows
 
 
@@ -228,7 +223,11 @@ def removal_effects(
         *(whole.without(pair) for pair in pairs),
     ]
     batches = model.task.batches(text, lambda share, _: progress(share, what))
-    return Effects(heads, pairs, *removal_losses(model.hf, model.discovery, batches, masks))
+    lost, tokens = removal_losses(model.hf, model.discovery, batches, masks)
+    change = lost[:, 1:] - lost[:, :1]
+    first = [heads.index(one) for one, _ in pairs]
+    second = [heads.index(other) for _, other in pairs]
+    return Effects(pairs, change[:, first], change[:, second], change[:, len(heads) :], tokens)
 
 
 def address(pair: HeadPair) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def mean_outputs(
     Raises HeadwiseError for batches that can be read only once, and for outputs that are not finite.
     """
     sums, counts = summed_outputs(model, discovery, batches, by_position=False)
+    # a layer that sees no counted token
     return {site: sums[site][0] / max(1, int(counts[site])) for site in sums}
 
 
@@ -73,24 +74,24 @@ def summed_outputs(
     # of this batch: where tokens are and which count; by site whether it is sound, a sum, a count
     there: dict[str, Tensor] = {}
     counted: dict[str, Tensor] = {}
-    is_sound: Totals = {}
-    totals: Totals = {}
-    numbers: Totals = {}
+    parts: dict[Site, tuple[Tensor, Tensor, Tensor]] = {}
 
     def hook(call: AttentionCall) -> None:
         side = sides_of_site(call.site)[0]
         queries = counted[side]
         output = call.output * queries[..., None, None]
+        # half precision cannot add up a text
         wide = torch.promote_types(output.dtype, torch.float32)
-        is_sound[call.site] = sound(call, there)
         if by_position:
+            # padding may be on either side
             tokens_first = (~there[side]).long().argsort(dim=1, stable=True)
             rows = torch.arange(len(queries), device=queries.device)[:, None]
-            totals[call.site] = output[rows, tokens_first].sum(0, dtype=wide)
-            numbers[call.site] = queries.gather(1, tokens_first).sum(0)
+            total = output[rows, tokens_first].sum(0, dtype=wide)
+            number = queries.gather(1, tokens_first).sum(0)
         else:
-            totals[call.site] = output.sum((0, 1), dtype=wide)[None]
-            numbers[call.site] = queries.sum()[None]
+            total = output.sum((0, 1), dtype=wide)[None]
+            number = queries.sum()[None]
+        parts[call.site] = sound(call, there), total, number
 
     with failing_together(), capture(model, discovery, hook=hook):
         for batch in batches:
@@ -98,27 +99,24 @@ def summed_outputs(
             there.update(token_masks(tensors))
             counted.update(query_masks(tensors))
             run_layers(model, inputs_of(tensors))
-            refuse_unsound(is_sound)
-            arrays = iter(to_numpy([*totals.values(), *numbers.values()]))
-            for site in totals:
+            # before anything is added, with the name of the layer
+            refuse_unsound({site: is_sound for site, (is_sound, _, _) in parts.items()})
+            arrays = iter(to_numpy([tensor for _, *both in parts.values() for tensor in both]))
+            for site in parts:
+                # double: a text has more tokens than float32 counts one by one
                 add_rows(sums, site, torch.from_numpy(next(arrays)).double())
-            for site in numbers:
                 add_rows(counts, site, torch.from_numpy(next(arrays)))
-            is_sound.clear()
-            totals.clear()
-            numbers.clear()
+            parts.clear()
         shares = gather_values((sums, counts))
 
     whole_sums: Totals = {}
     whole_counts: Totals = {}
-    for some_sums, some_counts in shares:
-        for site, total in some_sums.items():
-            add_rows(whole_sums, site, total)
-            add_rows(whole_counts, site, some_counts[site])
-    ordered = [site for site in discovery.modules if site in whole_sums]
-    return {site: whole_sums[site] for site in ordered}, {
-        site: whole_counts[site] for site in ordered
-    }
+    for site in discovery.modules:
+        for some_sums, some_counts in shares:
+            if site in some_sums:
+                add_rows(whole_sums, site, some_sums[site])
+                add_rows(whole_counts, site, some_counts[site])
+    return whole_sums, whole_counts
 
 
 def add_rows(totals: Totals, site: Site, rows: Tensor) -> None:

@@ -66,8 +66,8 @@ class Measure(Declaration):
     together: the pass that makes it, with others of the same word; by default a pass of its own.
     short: a word that stands for this measure on the command line, such as `lrp` for `lrp.ding`.
     usual: the models for which it is made when no measure is named.
-    sampled: whether it can be made on a sample of the text, within a time (`score --time`). Its function has a parameter
-        `time_limit`.
+    sampled: whether it can be made on a sample of the text, within a time (`score --time`): its function keeps to the
+        `time_limit` of the batches.
     in_all: whether `all` includes it.
     expensive: whether it trains, or translates for every head: untrained controls and orders of removal do without.
     rescored: whether it is quick enough to be made again at every step of its removal curve.
@@ -107,6 +107,7 @@ class Measure(Declaration):
                 f"larger of the measure '{self.name}' is '{self.larger}': say 'more important' or 'less important'."
             )
         if not self.title:
+            # the dataclass is frozen
             object.__setattr__(self, "title", self.name.replace("-", " "))
 
     @property
@@ -181,12 +182,13 @@ def passes(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def facts(name: str) -> Measure:
-    """The facts of a score in a table, also of one that comes with another (`lrp.ding.signed` with `lrp.ding`), and of
-    one that nobody declares: those of any measure."""
+    """The facts of a score in a table, also of one that comes with another (`lrp.ding.signed` with `lrp.ding`). A score
+    that nobody declares has the default facts."""
     entries = measure.entries
     if name in entries:
         return entries[name]
     base, _, ending = name.rpartition(".")
     if base in entries:
         return replace(entries[base], title=f"{entries[base].title}, {ending}")
+    # a table may come from another version, or from a program with measures of its own
     return Measure(name="undeclared", title=name)

@@ -23,6 +23,7 @@ from headwise.importance.measures import (
     MeasureNeed,
     measure,
     passes,
+    resolve_measures,
     usual,
 )
 from headwise.importance.processes import failing_together
@@ -60,7 +61,7 @@ class Measurement:
         self.samples |= other.samples
 
     def gather(self, text: Batches | Fold) -> None:
-        """Put the sums of all processes together, with a unit for each document of the text. Those of a sample are."""
+        """Put the sums of all processes together, with a unit for each document of the text, as samples have already."""
         for name, sums in self.sums.items():
             sums.gather()
             if name not in self.samples:
@@ -79,25 +80,24 @@ def run_pass(
     text: Batches | Fold,
     names: list[str],
     seed: int = 0,
-    progress: Report = silent,
-    time_limit: float | None = None,
 ) -> Measurement:
     """One pass over a text, which makes these measures.
 
-    The declared function gets the model and the batches and, if it has parameters of these names, `names`, `seed`,
-    `progress` and `time_limit` (in seconds; None: the whole text is read). It either yields an array for each batch
-    (`sums_of_measure`), or returns sums by name or a Measurement. Sums are those of this process, and of windows;
-    `Measurement.gather` puts several together.
+    The declared function gets the model and the batches and, if it has parameters of these names, `names` and `seed`.
+    It either yields an array for each batch (`sums_of_measure`), as measures of users do, or returns sums by name or a
+    Measurement. Sums are of this process, and of windows; `Measurement.gather` puts several together.
     """
     function = measure[names[0]].function
-    possible = {"names": names, "seed": seed, "progress": progress, "time_limit": time_limit}
     wanted = inspect.signature(function).parameters
+    possible = {"names": names, "seed": seed}
     extras = {name: value for name, value in possible.items() if name in wanted}
+    # the protocol of users: they need no class of headwise
     if inspect.isgeneratorfunction(function):
         return Measurement({names[0]: sums_of_measure(model, text, names[0], extras)})
     result = function(model, text, **extras)
     if isinstance(result, Measurement):
         return result
+    # a pass may make more than was asked for
     return Measurement({name: result[name] for name in names if name in result})
 
 
@@ -115,6 +115,7 @@ class DeviceBatches:
         self.sentences: list[np.ndarray] = []
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        # a measure may read the text twice
         self.sentences.clear()
         for batch in self.batches:
             self.sentences.append((batch["rows"] >= 0).numpy())
@@ -144,6 +145,7 @@ def sums_of_measure(
     masked model. Raises HeadwiseError for arrays of another shape, and for values that are not finite.
     """
     entry = measure[name]
+    # hidden tokens would change attention for nothing
     batches = DeviceBatches(model, text if "loss" in entry.needs else text.intact())
     sums = SentenceSums(model.heads, SENTENCE_SCALES.get(entry.scale))
     sizes = [model.heads.count(site) for site in model.heads.sites]
@@ -152,6 +154,7 @@ def sums_of_measure(
         for given in entry.function(model, batches, **extras):
             arrays += 1
             array = given.cpu().float().numpy() if isinstance(given, Tensor) else np.asarray(given)
+            # an array before the first batch is refused below
             rows = batches.sentences[-1] if batches.sentences else np.zeros(0)
             if array.shape != (len(rows), model.heads.total) or arrays != len(batches.sentences):
                 raise HeadwiseError(
@@ -159,6 +162,7 @@ def sums_of_measure(
                     f"batches, the last of {len(rows)} rows, with {model.heads.total} heads in the model: yield one "
                     "array, rows x heads, after every batch."
                 )
+            # an empty row has no tokens, so its numbers may be NaN
             array = np.where(rows[:, None], array, 0)
             layers = np.split(array, np.cumsum(sizes)[:-1], axis=1)
             for site, layer in zip(model.heads.sites, layers, strict=True):
@@ -183,24 +187,29 @@ def run_passes(
     not run again. A time limit of the text is for all passes together that can read a sample."""
     whole = Measurement()
     todo = passes(measures)
-    names_of_all = [name for names in todo.values() for name in names]
-    refuse_unscorable(model, names_of_all, text)
-    left = finished.left(names_of_all) if finished else names_of_all
+    refuse_unscorable(model, resolve_measures(measures), text)
+    kept: dict[str, Measurement] = {}
+    if finished:
+        for label, names in todo.items():
+            if (measurement := finished.read(label, names)) is not None:
+                kept[label] = measurement
+    left = [name for label, names in todo.items() if label not in kept for name in names]
     reports = parts(progress, work_on(model, text).of_passes(left))
+    # each pass settles by itself, so the time is shared beforehand
     sampled = [label for label, names in todo.items() if measure[names[0]].sampled]
     share = None if text.time_limit is None else text.time_limit / max(1, len(sampled))
     for label, names in todo.items():
-        kept = finished.read(label, names) if finished and label not in reports else None
-        if kept is not None:
-            whole.add(kept)
+        if label in kept:
+            whole.add(kept[label])
             continue
         start = time.perf_counter()
         report = labelled(reports[label], label)
+        # then a sentence takes as long as the square of its length
         by_token = "forwards per token" in measure[names[0]].cost
         with failing_together():
             batches = text.reporting(report, by_token)
-            limit = share if label in sampled else None
-            measurement = run_pass(model, batches, names, seed, report, limit)
+            batches.time_limit = share if label in sampled else None
+            measurement = run_pass(model, batches, names, seed)
             measurement.gather(text)
         measurement.seconds[label] = time.perf_counter() - start
         if finished:
@@ -225,9 +234,10 @@ def provided(model: Model, text: Batches | None = None) -> set[str]:
 
 
 def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]:
-    """The measures where none is named, of those that the model and its text allow; of prompts in pairs, patching too."""
+    """The usual measures that a model and its text allow, for where none is named; for prompts in pairs, patching too."""
     given = provided(model, text)
     names = usual(given)
+    # not `usual`, because only this kind of text has them
     names += [name for name, entry in measure.items() if "counterparts" in entry.needs]
     return tuple(name for name in names if given.issuperset(measure[name].needs))
 

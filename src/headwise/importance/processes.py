@@ -33,6 +33,7 @@ def failing_together() -> Iterator[None]:
         yield
         gather_values(None)
     except Exception as error:
+        # where all processes have raised this error, nobody waits for it
         if KNOWN not in getattr(error, "__notes__", ()):
             reason = str(error)
             if not isinstance(error, HeadwiseError):
@@ -46,6 +47,7 @@ def gather_batches(parts: list[Any]) -> list[Any]:
     """The result of every batch, from n processes with every n-th batch each, in the order of a single process."""
     shares = gather_values(parts)
     in_order = []
+    # batches were dealt out in turn, and the first processes may have one more
     for number in range(max(len(share) for share in shares)):
         for share in shares:
             if number < len(share):

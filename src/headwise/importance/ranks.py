@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
+from headwise.heads import HeadMap
 from headwise.importance.sums import SentenceSums
 
 RANDOM_HALVES = 100  # random halves of the sentences
@@ -13,17 +14,19 @@ RANDOM_HALVES = 100  # random halves of the sentences
 def stability(sums: SentenceSums, seed: int = 0) -> float:
     """Spearman between the values of all heads on this text and on another of the same length: of two random halves of
     its sentences, RANDOM_HALVES times, corrected for their length. Not a number for a single sentence."""
+    return for_whole_text(float(spearman(*halves(sums, sums.heads, seed)).mean()))
+
+
+def halves(sums: SentenceSums, heads: HeadMap, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The values of heads on random halves of a text and on the other halves: RANDOM_HALVES x heads each."""
     ones = []
     others = []
-    for site in sums.heads.sites:
-        if not sums.heads.count(site):
-            continue  # a layer without heads
-        totals, counts = sums.sentences(site)
-        one, other = random_halves(totals, counts, seed)
-        ones.append(sums.scaled(one))
-        others.append(sums.scaled(other))
-    agreed = spearman(np.concatenate(ones, axis=1), np.concatenate(others, axis=1))
-    return for_whole_text(float(agreed.mean()))
+    for site in heads.sites:
+        if heads.count(site):
+            one, other = random_halves(*sums.sentences(site), seed)
+            ones.append(sums.scaled(one))
+            others.append(sums.scaled(other))
+    return np.concatenate(ones, axis=1), np.concatenate(others, axis=1)
 
 
 def random_halves(
@@ -49,6 +52,7 @@ def for_whole_text(r: float) -> float:
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Rank correlation of each row of two arrays rows x heads; NaN for a constant row."""
+    # ties get their mean rank, so this is Spearman for ties, too
     x = rankdata(one, axis=1)
     y = rankdata(other, axis=1)
     return cosine(x - x.mean(1, keepdims=True), y - y.mean(1, keepdims=True))

@@ -16,7 +16,7 @@ from headwise.importance.ranks import stability
 from headwise.importance.sums import SentenceSums
 from headwise.tasks.batches import Batches, Shuffled
 
-SETTLED = 0.95  # rank correlation of all heads with those of another sample as large
+SETTLED = 0.95  # rank correlation of all heads with another sample as large
 FEWEST_SAMPLED = 32  # sentences before ranks can settle
 SAMPLE_POSITIONS = 256  # positions in a batch of a sample
 TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -30,6 +30,7 @@ def duration_seconds(duration: str) -> float:
         raise HeadwiseError(
             f"The time is '{duration[:20]}': give a number and a unit, such as 90s, 10m or 1h."
         )
+    # each would stop at another sentence
     if PartialState().num_processes > 1:
         raise HeadwiseError(
             "Several processes share the text and read all of it: leave the time out, or run one process."
@@ -47,6 +48,7 @@ class Sample:
         self.text = text
         self.seconds = seconds
         self.seed = seed
+        # the clock starts here, so that means over the text and the first batch count
         self.start = time.perf_counter()
         self.last = 0.0  # when the batch before ended, in seconds since the start
         self.repeats = float("nan")
@@ -66,6 +68,7 @@ class Sample:
         """Whether no other batch is to be read: ranks have settled, or another batch would take too long. collected:
         what was measured so far."""
         whole = [sums.by_document(self.batches.documents) for sums in collected.values()]
+        # few sentences agree by chance
         if min(counted_sentences(sums) for sums in whole) >= FEWEST_SAMPLED:
             self.repeats = min(stability(sums, self.seed) for sums in whole)
         taken = self.taken
@@ -73,6 +76,7 @@ class Sample:
         self.last = taken
         if self.repeats >= SETTLED:
             self.ended = "ranks settled"
+        # the next batch is taken to last as long as this one
         elif taken + another > self.seconds:
             self.ended = "time spent"
         return bool(self.ended)
@@ -83,6 +87,7 @@ class Sample:
             "sentences": counted_sentences(sums),
             "of": self.text.sentences,
             "ended": self.ended or "whole text",
+            # JSON has no NaN
             "repeats": None if math.isnan(self.repeats) else round(self.repeats, 3),
             "seconds": round(self.taken, 1),
             "limit": self.seconds,

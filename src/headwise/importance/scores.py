@@ -67,7 +67,7 @@ def score(
     confidence, entropy and dormancy.
     time: such as `10m`, what ablations may take: they read a random sample of the sentences, until the ranks of the heads
     settle or the time is spent, and the signature says how many (`sampled`). Without it they read the whole text, but
-    a language model takes USUAL_TIME where no measure is named and nothing is judged.
+    a language model takes USUAL_SECONDS where no measure is named and nothing is judged.
     judge: whether the scores are compared with exact ablation (`Scores.faithfulness`, `Scores.curves`).
     untrained: how many untrained controls (`hw.untrained`) are scored, on 50 sentences (`Scores.controls`, and the
     column `baseline`: their mean over the heads of the layer).
@@ -78,134 +78,122 @@ def score(
         raise HeadwiseError(
             f"score: measures is '{measures}': give a list of names, such as ['confidence']."
         )
-    batches = model.task.batches(text)
-    batches.time_limit = time_limit_of(batches, measures, time, judge)
-    measures = usual_measures(model, batches) if measures is None else measures
-    return finish_score(
-        model,
-        batches,
-        measures,
-        judge=judge,
-        untrained=untrained,
-        seed=seed,
-        progress=progress,
-    )
+    plan = ScorePlan(model, text, measures, judge=judge, untrained=untrained, time=time, seed=seed)
+    return plan.run(progress)
 
 
-def time_limit_of(
-    batches: Batches, measures: Sequence[str] | None, time: str | None, judge: bool
-) -> float | None:
-    """The seconds that measures of a sample may take together; None: they read the whole text. measures and time: as they
-    were given. Raises HeadwiseError for a time that is no duration, and where the whole text is needed."""
-    if time is None:
-        alone = PartialState().num_processes == 1
-        return (
-            duration_seconds(USUAL_TIME)
-            if batches.task.samples_text and measures is None and not judge and alone
-            else None
-        )
-    if judge:
-        raise HeadwiseError(
-            "The judge compares scores with ablation on the whole text: leave the time out."
-        )
-    return duration_seconds(time)
-
-
-def finish_score(
-    model: Model,
-    batches: Batches,
-    measures: Sequence[str],
-    *,
-    judge: bool,
-    untrained: int,
-    seed: int,
-    progress: Report | None,
-    finished: FinishedPasses | None = None,
-) -> Scores:
-    """`score` on the batches of a text, but for the passes that are finished."""
-    if judge:
-        check_faithfulness(batches, resolve_measures(measures))
-    left = finished.left(measures) if finished else measures
-    work = work_of_score(model, batches, measures, left, judge=judge, untrained=untrained)
-    with shown("score", progress) as shown_report:
-        reports = parts(shown_report, work)
-        text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
-        controls = score_untrained(
-            model, text, measures, untrained, seed, reports[CONTROLS_PART], batches.time_limit
-        )
-        measurement = run_passes(model, batches, measures, seed, reports[PASSES], finished)
-        scores = collect_scores(
-            model, batches, measures, measurement, seed, controls if untrained else None
-        )
-        if judge:
-            report = labelled(reports[JUDGE], JUDGE)
-            judged = faithfulness(model, batches, measurement.sums, RANDOM_ORDERS, seed, report)
-            scores = replace(scores, faithfulness=judged.agreement, curves=judged.curves)
-        shown_report(1.0, "done")
-    return scores
-
-
-USUAL_TIME = "2m"  # of a language model where no measure is named
+USUAL_SECONDS = 120.0  # for ablations of a language model where no measure is named
 CONTROLS_PART = "untrained controls"
 PASSES = "passes"
 JUDGE = "judge"
 
 
-def work_of_score(
-    model: Model,
-    text: Batches,
-    measures: Iterable[str],
-    left: Iterable[str],
-    *,
-    judge: bool,
-    untrained: int,
-) -> dict[str, float]:
-    """What `score` reads, in forwards over the text: CONTROLS_PART, PASSES, JUDGE. left: the measures whose pass is not
-    finished."""
-    work = work_on(model, text)
-    names = resolve_measures(measures)
-    return {
-        CONTROLS_PART: work_of_controls(work, names, untrained),
-        PASSES: work.of_measures(left),
-        JUDGE: work_of_judge(work, names, RANDOM_ORDERS) if judge else 0.0,
-    }
+class ScorePlan:
+    """What `score` measures and reads, before it does: for its time, and for a command that goes on after it was killed.
 
+    Arguments as of `score`. place: a folder that keeps finished passes until the score is written. Raises HeadwiseError
+    for what cannot be scored, before any work.
+    """
 
-def score_forecast(
-    model: Model,
-    batches: Batches,
-    measures: Sequence[str],
-    *,
-    judge: bool = False,
-    untrained: int = 0,
-    pairs: int = 0,
-    finished: FinishedPasses | None = None,
-) -> Forecast:
-    """What `score` will take on the batches of a text, and `interactions` of so many pairs. Takes a few seconds itself.
-    Raises HeadwiseError for what `score` refuses."""
-    names = resolve_measures(measures)
-    refuse_unscorable(model, names, batches)
-    if judge:
-        check_faithfulness(batches, names)
-    left = finished.left(names) if finished else names
-    work = work_of_score(model, batches, names, left, judge=judge, untrained=untrained)
-    work["pairs of heads"] = work_of_pairs(work_on(model, batches), pairs) if pairs else 0.0
-    forward = text_seconds(model, batches)
-    seconds = forward * sum(work.values())
-    if batches.time_limit is not None:
-        sampled = [name for name in left if measure[name].sampled]
-        of_samples = forward * work_on(model, batches).of_measures(sampled)
-        seconds -= max(0.0, of_samples - batches.time_limit)
+    def __init__(
+        self,
+        model: Model,
+        text: AnyText | Given | OwnInputs,
+        measures: Sequence[str] | None = None,
+        *,
+        judge: bool = False,
+        untrained: int = 0,
+        time: str | None = None,
+        seed: int = 0,
+        place: Path | None = None,
+    ) -> None:
+        self.model = model
+        self.batches = batches = model.task.batches(text)
+        self.judge = judge
+        self.untrained = untrained
+        self.seed = seed
+        # processes that share a text read all of it, because they must stop together
+        alone = PartialState().num_processes == 1
+        if time is not None:
+            if judge:
+                raise HeadwiseError(
+                    "The judge compares scores with ablation on the whole text: leave the time out."
+                )
+            batches.time_limit = duration_seconds(time)
+        elif batches.task.samples_text and measures is None and not judge and alone:
+            batches.time_limit = USUAL_SECONDS
 
-    reads = [model_line(model), text_line(batches)]
-    if len(left) < len(names):
-        kept = [name for name in names if name not in left]
-        reads.append(f"Finished before: {', '.join(kept)}.")
-    parts = []
-    for label, of_pass in passes(left).items():
-        parts.append(label if of_pass == [label] else f"{label} ({', '.join(of_pass)})")
-    parts += [name for name, count in work.items() if count and name != PASSES]
-    return Forecast(reads, parts, seconds)
+        names = usual_measures(model, batches) if measures is None else measures
+        self.measures = names = resolve_measures(names)
+        refuse_unscorable(model, names, batches)
+        if judge:
+            check_faithfulness(batches, names)
+        self.finished = FinishedPasses(place, model, batches, seed) if place and alone else None
+        self.left = self.finished.left(names) if self.finished else names
+        work = work_on(model, batches)
+        self.work = {  # in forwards over the text
+            CONTROLS_PART: work_of_controls(work, names, untrained),
+            PASSES: work.of_measures(self.left),
+            JUDGE: sum(work_of_judge(work, names, RANDOM_ORDERS).values()) if judge else 0.0,
+        }
+
+    def forecast(self, pairs: int = 0) -> Forecast:
+        """What the score will take, and `interactions` of so many pairs. Takes a few seconds itself."""
+        model, batches = self.model, self.batches
+        reads = work_on(model, batches)
+        work = {**self.work, "pairs of heads": work_of_pairs(reads, pairs) if pairs else 0.0}
+        forward = text_seconds(model, batches)
+        seconds = forward * sum(work.values())
+        if batches.time_limit is not None:
+            sampled = [name for name in self.left if measure[name].sampled]
+            # samples end with their time
+            seconds -= max(0.0, forward * reads.of_measures(sampled) - batches.time_limit)
+
+        lines = [model_line(model), text_line(batches)]
+        kept = [name for name in self.measures if name not in self.left]
+        if kept:
+            lines.append(f"Finished before: {', '.join(kept)}.")
+        parts = []
+        for label, of_pass in passes(self.left).items():
+            parts.append(label if of_pass == [label] else f"{label} ({', '.join(of_pass)})")
+        parts += [name for name, count in work.items() if count and name != PASSES]
+        return Forecast(lines, parts, seconds)
+
+    def run(self, progress: Report | None = None) -> Scores:
+        """The scores. progress: as of `score`."""
+        model, batches, seed = self.model, self.batches, self.seed
+        with shown("score", progress) as report:
+            reports = parts(report, self.work)
+            # controls make batches of their own from what the user gave
+            text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
+            controls = score_untrained(
+                model,
+                text,
+                self.measures,
+                self.untrained,
+                seed,
+                reports[CONTROLS_PART],
+                batches.time_limit,
+            )
+            measurement = run_passes(
+                model, batches, self.measures, seed, reports[PASSES], self.finished
+            )
+            scores = collect_scores(
+                model,
+                batches,
+                self.measures,
+                measurement,
+                seed,
+                controls if self.untrained else None,
+            )
+            if self.judge:
+                judging = labelled(reports[JUDGE], JUDGE)
+                agreement, curves = faithfulness(
+                    model, batches, measurement.sums, RANDOM_ORDERS, seed, judging
+                )
+                scores = replace(scores, faithfulness=agreement, curves=curves)
+            report(1.0, "done")
+        return scores
 
 
 LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
@@ -288,6 +276,7 @@ class Scores(Result):
             raise HeadwiseError(
                 f"The model has no {kind} heads: choose {', '.join(self.heads.kinds)}."
             )
+        # layers of a pruned model differ in heads
         values = np.full((len(counts), max(counts)), np.nan)
         for head, value in self.of(self.measures[0] if name is None else name).items():
             if head.kind == kind:
@@ -326,6 +315,7 @@ class Scores(Result):
         if self.faithfulness is not None:
             judged = self.faithfulness
             ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
+            # the row over all kinds has the most heads
             ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
             lines += ["  Rank correlation with exact ablation, over all heads:"]
             lines += [
@@ -335,9 +325,7 @@ class Scores(Result):
         for name, sample in signature.get("sampled", {}).items():
             repeats = sample["repeats"]
             if repeats is None:
-                agreement = (
-                    "too few to say how well the ranks would agree with those of another sample"
-                )
+                agreement = "too few to say how well the ranks would agree with another sample"
             else:
                 agreement = f"with another sample as large, ranks would agree to {repeats:.2f}"
             lines.append(
@@ -355,15 +343,11 @@ class Scores(Result):
     def extremes(self) -> list[str]:
         """A line for each measure."""
         lines = ["  Heads with the highest and the lowest values:"]
-        for name, rows in self.table.groupby("measure", sort=False):
-            ranked = rows.sort_values("value", ascending=False, kind="stable")
-            best, worst = (
-                ", ".join(
-                    f"{row.kind}/{row.layer}/{row.head} {row.value:.3g}"
-                    for row in some.itertuples()
-                )
-                for some in (ranked.head(3), ranked.tail(3).iloc[::-1])
-            )
+        for name in self.measures:
+            ranked = self.top(len(self.table), name)
+            shown = [f"{row.head} {row.value:.3g}" for row in ranked.itertuples()]
+            best = ", ".join(shown[:3])
+            worst = ", ".join(shown[:-4:-1])
             lines.append(f"    {name}: highest {best}; lowest {worst}")
         return lines
 
@@ -378,7 +362,7 @@ class Scores(Result):
 
     @classmethod
     def read(cls, folder: str | Path, heads: HeadMap | None = None) -> Scores:
-        """Scores that `save`, the command line or a study wrote into a folder. heads: those of the model now.
+        """Scores that `save`, the command line or a study wrote into a folder. heads: of the model now.
 
         Raises HeadwiseError for files that are missing or damaged, and for scores of other heads than `heads`.
         """
@@ -392,7 +376,9 @@ class Scores(Result):
         if (place / "lrp.csv").is_file():
             lrp = pd.read_csv(place / "lrp.csv")[["measure", "mode", "what", "value"]]
             for rule, mode, what, value in lrp.itertuples(index=False, name=None):
+                # the columns split what is one name elsewhere
                 name = rule if mode == "per-step" else f"{rule}.{mode}"
+                # always 1: the others are shares of it
                 if what != "started":
                     relevance.setdefault(name, {})[what] = float(value)
         return cls(table, signature, relevance, **others)
@@ -429,13 +415,17 @@ def collect_scores(
     }
     if not rows:
         raise HeadwiseError(f"No score could be made: {'; '.join(signature['absent'])}.")
+    # LRP divides by small sums, so it runs in float32 whatever the model has
     if model.hf.dtype in (torch.float16, torch.bfloat16):
         signature["relevance"] = "float32"
     if "ablation.bleu" in measures:
         signature["search"] = Search().model_dump()
     others = [name for name in measures if name in measure.added]
     if others:  # so that a report knows them without the program that declares them
-        signature["declared"] = {name: declared_facts(name) for name in others}
+        said = ("title", "caption", "source", "larger")
+        signature["declared"] = {
+            name: {fact: getattr(measure[name], fact) for fact in said} for name in others
+        }
     if measurement.samples:
         signature["sampled"] = measurement.samples
     signature |= {"seed": seed, **environment_info(), "seconds": measurement.seconds}
@@ -443,17 +433,6 @@ def collect_scores(
     if controls is not None:
         table = with_baseline(table, controls)
     return Scores(table, signature, measurement.balances, controls=controls)
-
-
-def declared_facts(name: str) -> dict[str, str]:
-    """What a report says of a measure that is not headwise's own."""
-    entry = measure[name]
-    return {
-        "title": entry.title,
-        "caption": entry.caption,
-        "source": entry.source,
-        "larger": entry.larger,
-    }
 
 
 def missing_measures(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
@@ -49,7 +49,7 @@ class SentenceSums:
     """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
 
     Intervals are 95 % percentiles of a bootstrap over sentences: tokens of one sentence are not independent.
-    scale: converts the values of a layer (… x heads in and out), those of every resample too.
+    scale: converts the values of a layer (… x heads in and out), also in every resample.
     """
 
     def __init__(
@@ -63,15 +63,12 @@ class SentenceSums:
         self.why_empty = why_empty
         self.parts: dict[Site, list[Sums]] = {site: [] for site in heads.sites}
 
-    def add(self, site: Site, sums: Tensor, counts: Tensor) -> None:
-        """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
-        add_all([(self, site, sums, counts)])
-
     def take(self, site: Site, sums: np.ndarray, counts: np.ndarray) -> None:
-        """`add` for arrays."""
+        """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
         check_finite(site, sums)
         counts = counts.astype(np.float64)
         counted = counts > 0
+        # a sentence without counted tokens adds nothing
         self.parts[site].append((sums.astype(np.float64) * counted[:, None], counts))
         sentences = sum(len(counts) for _, counts in self.parts[site])
         if sentences >= 2 * MERGED_SENTENCES:
@@ -87,12 +84,23 @@ class SentenceSums:
     def by_document(self, documents: np.ndarray | None) -> SentenceSums:
         """The same with a unit for each document. documents: the document of each sentence that was added; None: each is
         its own. Neighbours that were merged, in a long text, stay merged."""
+
+        def merged(sums: np.ndarray, counts: np.ndarray) -> Sums:
+            if documents is None or len(documents) != len(counts):
+                return sums, counts
+            return of_documents(sums, counts, documents)
+
+        return self.changed(merged)
+
+    def fold(self, which: int) -> SentenceSums:
+        """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
+        return self.changed(lambda sums, counts: (sums[which::2], counts[which::2]))
+
+    def changed(self, change: Callable[[np.ndarray, np.ndarray], Sums]) -> SentenceSums:
+        """The same with other sums and counts in every layer."""
         other = SentenceSums(self.heads, self.scale, self.why_empty)
         for site in self.heads.sites:
-            sums, counts = self.whole(site)
-            if documents is not None and len(documents) == len(counts):
-                sums, counts = of_documents(sums, counts, documents)
-            other.parts[site] = [(sums, counts)]
+            other.parts[site] = [change(*self.whole(site))]
         return other
 
     def whole(self, site: Site) -> Sums:
@@ -110,16 +118,14 @@ class SentenceSums:
             )
         return sums[counts > 0], counts[counts > 0]
 
+    def layers(self, measure: str) -> Iterator[tuple[Site, np.ndarray, np.ndarray]]:
+        """`sentences` of every layer that has heads."""
+        for site in self.heads.sites:
+            if self.heads.count(site):
+                yield site, *self.sentences(site, measure)
+
     def scaled(self, values: np.ndarray) -> np.ndarray:
         return self.scale(values) if self.scale else values
-
-    def fold(self, which: int) -> SentenceSums:
-        """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
-        other = SentenceSums(self.heads, self.scale, self.why_empty)
-        for site in self.heads.sites:
-            sums, counts = self.whole(site)
-            other.parts[site] = [(sums[which::2], counts[which::2])]
-        return other
 
     def save(self, path: Path) -> None:
         """Write the sums and counts as an .npz file."""
@@ -127,6 +133,7 @@ class SentenceSums:
         for site in self.heads.sites:
             name = f"{site.kind}/{site.layer}"
             arrays[f"{name}/sums"], arrays[f"{name}/counts"] = self.whole(site)
+        # np.savez writes in pieces; `write_bytes` all or nothing
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         write_bytes(path, file.getvalue())
@@ -151,11 +158,10 @@ class SentenceSums:
     def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
         """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
         out: list[dict[str, Any]] = []
-        for site in self.heads.sites:
-            if not self.heads.count(site):
-                continue  # a layer without heads
-            sums, counts = self.sentences(site, measure)
+        for site, sums, counts in self.layers(measure):
+            # of the text, not the mean of sentences: a long sentence has more tokens
             value = self.scaled(sums.sum(0) / counts.sum())
+            # scaled in each resample, because the other heads of the layer vary as well
             drawn = self.scaled(bootstrap(sums, counts, seed))
             low, high = interval(drawn, effective_units(counts))
             for head in range(self.heads.count(site)):
@@ -167,14 +173,13 @@ class SentenceSums:
                         "low": low[head],
                         "high": high[head],
                         "n": int(counts.sum()),
-                        "baseline": None,
                     }
                 )
         return out
 
 
 def joined(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """The columns of several batches, such as sums and counts, as those of one text."""
+    """The columns of several batches, such as sums and counts, joined to columns of one text."""
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
@@ -183,6 +188,7 @@ def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) ->
     names, unit = np.unique(documents, return_inverse=True)
     whole = np.zeros((len(names), sums.shape[1]))
     tokens = np.zeros(len(names))
+    # `whole[unit] += sums` would add only one window of each document
     np.add.at(whole, unit, sums)
     np.add.at(tokens, unit, counts)
     return whole, tokens
@@ -191,10 +197,7 @@ def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) ->
 def head_values(sums: SentenceSums) -> dict[Head, float]:
     """The value of every head over the whole text."""
     by_head: dict[Head, float] = {}
-    for site in sums.heads.sites:
-        if not sums.heads.count(site):
-            continue  # a layer without heads
-        totals, counts = sums.sentences(site, "a score")
+    for site, totals, counts in sums.layers("a score"):
         values = sums.scaled(totals.sum(0) / counts.sum())
         for head, value in enumerate(values):
             by_head[Head(*site, head)] = float(value)
@@ -202,7 +205,7 @@ def head_values(sums: SentenceSums) -> dict[Head, float]:
 
 
 def add_all(parts: Iterable[tuple[SentenceSums, Site, Tensor, Tensor]]) -> None:
-    """`add` for all measures and layers of a batch, which come from their device together."""
+    """`take` for all measures and layers of a batch, which come from their device together."""
     parts = list(parts)
     tensors: list[Tensor] = []
     for _, _, sums, counts in parts:
@@ -217,6 +220,7 @@ def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     wide: list[Tensor] = []
     on_device: dict[torch.device, list[int]] = {}  # the tensors of a device, by their numbers
     for number, tensor in enumerate(tensors):
+        # numpy has no bfloat16
         half = tensor.is_floating_point() and tensor.itemsize < 4
         wide.append(tensor.detach().float() if half else tensor.detach())
         on_device.setdefault(tensor.device, []).append(number)
@@ -237,11 +241,11 @@ def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     return [arrays[number] for number in range(len(wide))]
 
 
-def check_finite(site: Site, values: np.ndarray) -> None:
-    """Raise HeadwiseError, with the name of the layer, for values that are not finite numbers."""
+def check_finite(source: Site | str, values: np.ndarray) -> None:
+    """Raise HeadwiseError for values that are not finite numbers. source: a layer, or words for what gave them."""
     if not np.isfinite(values).all():
         raise HeadwiseError(
-            f"{site} gave values that are not numbers (NaN or infinite). {NOT_FINITE}."
+            f"{source} gave values that are not numbers (NaN or infinite). {NOT_FINITE}."
         )
 
 

@@ -21,7 +21,7 @@ from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_mea
 from headwise.importance.passes import run_passes
 from headwise.importance.work import Workload
 from headwise.model import Model
-from headwise.progress import Report, part, silent
+from headwise.progress import Report, silent, turn
 from headwise.tasks import AnyText, OwnInputs
 
 UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
@@ -38,8 +38,10 @@ def untrained(model: Model, seed: int = 0) -> Model:
     check_seed(seed)
     refuse_offloaded(model.hf, "An untrained control")
     config: Any = copy.deepcopy(model.hf.config)
+    # a pruned model: its shape is built whole, then cut like the model
     config.headwise_layout = None
     with drawing_from(seed):
+        # float32, so that a seed gives the same weights in every precision
         hf = drop_unused(type(model.hf)._from_config(config, dtype=torch.float32))
     # of heads that are not seen, and caches that grow: as in the model
     with warnings.catch_warnings(action="ignore"):
@@ -84,7 +86,7 @@ def score_untrained(
     rows: list[dict[str, Any]] = []
     for number, own in enumerate(seeds):
         control = untrained(model, own)
-        share = part(progress, number / count, (number + 1) / count)
+        share = turn(progress, number, count)
         batches = control.task.batches(few)
         batches.time_limit = time_limit
         scores = run_passes(control, batches, names, seed, share)

@@ -30,11 +30,13 @@ class Workload:
             "forwards per head": self.heads.total,
             "forwards per layer": len(self.heads.sites),
             "forwards per token": min(STARTS, self.tokens),
+            # an update reads one batch, however long the text is
             "updates": UPDATE * min(1.0, UPDATE_TOKENS / (self.sentences * self.tokens)),
             "translations per head": TRANSLATION * Search().beam * self.heads.total,
         }
         forwards = {}
         for label, names in passes(measures).items():
+            # all measures of a pass share its cost
             cost = measure[names[0]].cost
             forwards[label] = sum(count * each[unit] for unit, count in cost.items())
         return forwards

@@ -29,7 +29,7 @@ from headwise.options import (
     several,
     too_few,
 )
-from headwise.progress import Report, part, shown, silent
+from headwise.progress import Report, part, shown, silent, turn
 from headwise.pruning.fine_tuning import tune, tuned_further
 from headwise.pruning.gate_training import Pruned, train_gates, updates_of
 from headwise.pruning.gates import HardConcrete, PenaltyGates, glorot_uniform
@@ -306,7 +306,7 @@ def lost_bleu(
     def losses(numbers: Sequence[int]) -> list[float]:
         found = []
         for place, removed in enumerate(numbers):
-            share = part(progress, place / len(numbers), (place + 1) / len(numbers))
+            share = turn(progress, place, len(numbers))
             lines = translated(cut(removed), share)
             found.append(whole - translation_answers([lines], references).value())
         return found

@@ -27,13 +27,7 @@ from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.generators import check_seed
 from headwise.heads import Head, head_of
-from headwise.importance.ablation import (
-    FORWARD_POSITIONS,
-    RecordedBatch,
-    recordings,
-    repeated_batch,
-    tried,
-)
+from headwise.importance.ablation import RecordedBatch, recordings
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.untrained import sample_text
 from headwise.model import Model
@@ -172,12 +166,10 @@ def said_words(model: Model, batches: Any) -> list[Said]:
         for batch in recordings(model.hf, model.discovery, batches):
             # The default binds the batch of this turn.
             def choices(copies: int, batch: RecordedBatch = batch) -> torch.Tensor:
-                return chosen_words(model.hf, *repeated_batch(batch, copies)).view(copies, -1)
+                return chosen_words(model.hf, *batch.repeated(copies)).view(copies, -1)
 
             whole = choices(1)[0]
-            others = tried(
-                model.hf, model.discovery, batch, trials, FORWARD_POSITIONS, choices, whole, within
-            )
+            others = batch.tried(trials, choices, whole, within)
             found.append(
                 of_batch(model.tokenizer, batch, whole.cpu().numpy(), others.cpu().numpy())
             )

@@ -78,7 +78,8 @@ def forwards_of(build: Build) -> float:
         case MeasureInteractions():
             return dev * work_of_pairs(work, scoring.pairs)
         case Judge():
-            return dev * work_of_judge(work, scoring.measures, scoring.random_orders)
+            judged = work_of_judge(work, scoring.measures, scoring.random_orders)
+            return dev * sum(judged.values())
         case Rescore():
             return dev * work.of_measures(scoring.pruned)
         case FindRoles():

@@ -75,7 +75,7 @@ class ScorePass(
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with failing_together():
-            scores = run_pass(model, text, list(self.measures), run.plan.seed, run.progress)
+            scores = run_pass(model, text, list(self.measures), run.plan.seed)
             scores.gather(text)
         # Processes with different measures would wait for each other for ever, or mix measures.
         every = gather_object([[*scores.sums]])
@@ -241,7 +241,7 @@ class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_
         text = model.task.batches(run.text("dev"), run.progress)
         collected = read_scores(run).sums
         judged = faithfulness(model, text, collected, run.scoring.random_orders, run.plan.seed)
-        for table, name in ((judged.agreement, "faithfulness"), (judged.curves, "curves")):
+        for table, name in zip(judged, ("faithfulness", "curves"), strict=True):
             if run.main:
                 write_text(
                     below(work / STAGING, f"{name}.csv"),

@@ -24,11 +24,12 @@ class Reported(ABC):
     """Batches that say how much of a text was read, each time they are read.
 
     progress: gets the share and a word on what was read. total: the weight of the whole text; `weight` is that of a
-    batch.
+    batch. time_limit: the seconds that measures of a sample may take together; None: they read the whole text, too.
     """
 
     progress: Report
     total: float
+    time_limit: float | None = None
     done = 0.0  # the weight of the text before the present batch
     size = 0.0  # the weight of the present batch
     read = 0  # sentences before the present batch
@@ -82,13 +83,11 @@ class Batches(Reported):
 
     data: the text as token ids. progress: gets the share of the text that was read; a measure that reads the text
     twice starts twice. hide: whether a masked model gets its text with hidden tokens, to predict them. by_token:
-    whether the work on a sentence grows with the square of its length. time_limit: the seconds that measures of a sample
-    may take together; None: they read the whole text, too.
+    whether the work on a sentence grows with the square of its length.
     """
 
     hide = True
     by_token = False
-    time_limit: float | None = None
 
     def __init__(self, task: Task, text: Any, data: Any, progress: Report = silent) -> None:
         self.task = task

@@ -75,6 +75,7 @@ class Attention(RecordedOperation):
         if rule.rescale:
             parts = list(rescaled(rule, relevance, *parts))
         groups = self.key.shape[1]
+        # grouped heads share a key and a value, which get the relevance of all of them
         parts[1:] = [part.unflatten(2, (groups, -1)).sum(3) for part in parts[1:]]
         return tuple(parts[place] for place in self.carried)
 
@@ -113,6 +114,7 @@ class Attention(RecordedOperation):
         G · scale · q[f] k[f] (key) and scale · q[f] Σ_k G k[f] (query): products, so that |impact| factors as well.
         """
         count, queries, size = heads.query.shape
+        # the larger of N Q D K and N Q D D is what fills memory
         numbers_each = queries * size * max(size, heads.key.shape[1])
         parts = []
         for rows in spans(count, numbers_each, heads.query.device):
@@ -121,12 +123,13 @@ class Attention(RecordedOperation):
         return tuple(torch.cat(of_input, 1) for of_input in zip(*parts, strict=True))
 
     def some(self, rule: Rule, heads: Heads, arrived: Tensor) -> tuple[Tensor, ...]:
-        """`by_jacobian` for some sentences x heads, so that G has at most CHUNK elements."""
+        """`by_jacobian` for some sentences x heads, so that G has at most SLICE_NUMBERS elements."""
         query, key, value, weights = heads
         out = weights @ value
         scaled = self.scale * query
         slope = weights[:, :, None] * (value.transpose(-1, -2)[:, None] - out[..., None])  # N Q D K
         scores = scaled @ key.transpose(-1, -2)
+        # query and key have the same sum of impacts: the logits q · k, once for each
         sums = out + 2 * (slope @ scores[..., None])[..., 0]
         back = weights.transpose(-1, -2)
         absolutes = None
@@ -143,6 +146,7 @@ class Attention(RecordedOperation):
         of_key = key * (inner.transpose(-1, -2) @ scaled)
         of_value = value * (back @ c1)
         if c2 is not None:
+            # starts become rows of one product, because |G| is the same for all of them
             many = c2.movedim(0, 2)  # N Q P D
             of_query = of_query + (many @ turned).movedim(2, 0)
             outer = (many @ slope).movedim(2, 0)

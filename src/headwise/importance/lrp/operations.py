@@ -15,6 +15,7 @@ from headwise.importance.lrp import steps
 from headwise.importance.lrp.steps import Passing, RecordedOperation, RootMeanSquareNorm
 from headwise.marian.network import recur
 
+# By name, because torch hands over methods, functions and operators of one operation as different objects.
 RESHAPING = {
     "view",
     "reshape",
@@ -134,6 +135,7 @@ def step_for(
     if name in ADDING and len(args) > 1:
         return addition(name, args, kwargs, carried)
     if name in MULTIPLYING:
+        # a quotient of two activations has no rule
         if len(carried) == 2:
             return steps.Product((carried[0], carried[1])) if "mul" in name else None
         return (
@@ -159,8 +161,10 @@ def linear(
         given = [*args, None, None][:3]
         weight, bias = kwargs.get("weight", given[1]), kwargs.get("bias", given[2])
         return steps.Linear(x, out, weight=weight, bias=bias) if given[0] is x else None
+    # addmm scales its terms by these, which the rule for a product does not know
     if any(kwargs.get(factor, 1) != 1 for factor in ("alpha", "beta")):
         return None
+    # Conv1D of GPT-2 has a matrix inputs × outputs
     bias, left, right = args[:3] if name == "addmm" else (None, *args[:2])
     return (
         steps.Linear(x, out, weight=right.t(), bias=bias)
@@ -176,6 +180,7 @@ def layer_norm(
         dict(zip(("input", "normalized_shape", "weight", "bias", "eps"), args, strict=False))
         | kwargs
     )
+    # rules know one axis; over several, the statistics mix positions
     if len(given["normalized_shape"]) != 1:
         return None
     return steps.LayerNorm(
@@ -190,6 +195,7 @@ def layer_norm(
 def addition(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], carried: tuple[Tensor, ...]
 ) -> RecordedOperation | None:
+    # torch.add(a, b, alpha=2) adds 2 b
     if kwargs.get("alpha", 1) != 1:
         return None
     like = carried[0]
@@ -198,6 +204,7 @@ def addition(
         b = -b
     elif name == "__rsub__":
         a = -a
+    # the operand that carries relevance comes first, whichever side it stood on
     operands = (a, b) if args[0] is carried[0] else (b, a)
     return steps.Addition(operands, len(carried))
 
@@ -260,6 +267,7 @@ def norm(module: nn.Module, x: Tensor, out: Tensor) -> RecordedOperation:
     )
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     bias: Tensor | None = getattr(module, "bias", None)
+    # a class name does not say whether the mean is taken away, or 1 added to the weight
     for centre in (0, 1):
         inner = wide - centre * wide.mean(-1, keepdim=True)
         unit = inner * (inner.square().mean(-1, keepdim=True) + epsilon).rsqrt()

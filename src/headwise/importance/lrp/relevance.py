@@ -175,6 +175,7 @@ def score_batch(
         for signed, name in names.items():
             none = rows.new_zeros(len(every), discovery.heads.count(site)), torch.zeros_like(every)
             whole, counts = sums.get((signed, site), none)
+            # where no relevance arrives from the whole batch, shares of 0 count
             parts.append((collected[name], site, whole, torch.where(counts.any(), counts, every)))
     add_all(parts)
     return dict(balance)
@@ -198,6 +199,7 @@ def record_tape(
 def predicted_positions(labels: Tensor) -> tuple[Tensor, Tensor]:
     """The positions of predicted tokens by sentence, B P, and which of them are there."""
     asked = labels != IGNORED
+    # stable: positions stay in the order of the sentence
     order = torch.argsort((~asked).to(torch.int8), dim=1, stable=True)[:, : int(asked.sum(1).max())]
     return order, asked.gather(1, order)
 
@@ -217,6 +219,7 @@ def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
     """Slices of steps that are propagated together."""
     if mode == "pooled":
         return [slice(0, steps)]
+    # each start carries the relevance of a whole batch through the model
     rows = ROWS * (1 if batch["labels"].device.type == "cpu" else AT_ONCE)
     size = max(1, rows // max(batch["input_ids"].numel(), batch["labels"].numel()))
     return [slice(first, first + size) for first in range(0, steps, size)]
@@ -246,6 +249,7 @@ def first_rows(
     vocabulary is propagated.
     """
     head: nn.Module | None = model.get_output_embeddings()  # type: ignore[operator]
+    # by its weight, because an operation does not know its module
     record = next(
         (
             r
@@ -268,6 +272,7 @@ def first_rows(
         logit_bias(tape, layer, logits, chosen).to(x.dtype),
     )
     if target == "contrast":
+        # the difference of two logits is a logit of the difference of their rows
         weight = weight - layer.weight[top[..., 1]].to(x.dtype)
         bias = bias - logit_bias(tape, layer, logits, top[..., 1]).to(x.dtype)
     return record.inputs[0], output_row(rule, x, weight, bias)

@@ -53,6 +53,7 @@ class AlphaBeta:
         noise = (
             4 * torch.finfo(sums.dtype).eps * absolutes
         )  # below it, there are no impacts of that sign
+        # z⁺ and z⁻ from sums that matrix products give (module docstring)
         up, down = (absolutes + sums) / 2, (sums - absolutes) / 2
         positive, negative = self.parts(relevance, up, down)
         positive, negative = (

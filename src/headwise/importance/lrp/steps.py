@@ -39,6 +39,7 @@ def absolute_relevance(relevance: Tensor, axes: int = 2) -> Tensor:
 def rescaled(rule: Rule, wanted: Tensor, *parts: Tensor, axes: int = 2) -> tuple[Tensor, ...]:
     """The parts, scaled by one factor per index of the first axes, so that their Σ |R| is that of `wanted`."""
     total = torch.stack([absolute_relevance(part, axes).flatten(axes) for part in parts]).sum(0)
+    # ε, because all parts may be zero
     factor = absolute_relevance(wanted, axes).flatten(axes) / (total + rule.share.epsilon)
     return tuple(
         part * factor.reshape(factor.shape[:axes] + (1,) * (part.dim() - axes)) for part in parts
@@ -120,6 +121,7 @@ class Linear(Rows):
         self, rule: Rule, relevance: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor
     ) -> Tensor:
         """Impacts z[o, i] = W[o, i] x[i] + b[o] / I."""
+        # an even share for each input, also for inputs of zero
         each, inputs = bias[:, None] / x.shape[-1], x.flatten(0, -2)[:, None, :]
         if rule.share.absolute:
             found, c1 = self.dense(
@@ -153,11 +155,13 @@ class LayerNorm(Rows):
         if rule.norm == "centring":
             c1, _ = rule.share(relevance, centred, None)
             return self.settle(rule, relevance, x * (c1 - c1.mean(-1, keepdim=True)))
+        # the deviation is a constant, so the norm is a linear map of x with the slopes of this row
         steep = scale * (variance + self.epsilon).rsqrt()
         absolutes = None
         if rule.share.absolute:
             both = x.abs()
             absolutes = (
+                # Σ_i |z[o, i]|: x[o] has the slope 1 − 1/D, all others −1/D: summed by hand, nothing of D × D is built
                 steep.abs() * ((1 - 2 / size) * both + both.mean(-1, keepdim=True)) + bias.abs()
             )
         c1, c2 = rule.share(relevance, out, absolutes)
@@ -183,6 +187,7 @@ class LayerNorm(Rows):
         As in the released code, the first root is of the bare variance.
         """
         size = x.shape[-1]
+        # a constant row has no deviation
         root = variance.clamp_min(torch.finfo(x.dtype).tiny).rsqrt()
         curve = (variance + self.epsilon).pow(-1.5) / size
         sums = bias + scale * centred * (root - curve * centred.square().sum(-1, keepdim=True))
@@ -220,6 +225,7 @@ class RootMeanSquareNorm(Rows):
     absorber: ClassVar[Absorber] = "norm"
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+        # without a mean, every output has one input
         if rule.norm != "jacobian":
             return (relevance,)
         x = self.x.to(relevance.dtype)
@@ -254,6 +260,7 @@ class Addition(RecordedOperation):
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         a = self.operands[0].to(relevance.dtype)
         b = self.operands[1].to(relevance.dtype)
+        # two operands need no tensor of impacts: the signs of a and b say which are positive
         if isinstance(rule.share, AlphaBeta):
             a_above, a_below = a.clamp(min=0), a.clamp(max=0)
             b_above, b_below = b.clamp(min=0), b.clamp(max=0)
@@ -299,6 +306,7 @@ class Recurrence(RecordedOperation):
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         keep = self.keep.detach().to(relevance.dtype)
         new = self.new.detach().to(relevance.dtype)
+        # keep and 1 − keep are never negative, so |z| runs through the same recurrence
         absolutes = recur(keep, new.abs(), torch.zeros_like(new[:, 0]))
         c1, c2 = rule.share(relevance, self.out.detach().to(relevance.dtype), absolutes)
         found = new * self.back(keep, c1)
@@ -349,6 +357,7 @@ class Moving(RecordedOperation):
 
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         inputs = tuple(x.detach().to(relevance.dtype) for x in self.inputs)
+        # moving is linear, so its transpose is its gradient
         back = torch.func.vjp(self.function, *inputs)[1]
         found: tuple[Tensor, ...] = torch.vmap(back)(relevance)
         return found

@@ -69,12 +69,14 @@ class Tape(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        # inside a module that is one step, its operations are not steps of their own
         if self.inside:
             return func(*args, **kwargs)
         if func is attend:
             return self.attention(args, kwargs)
         out = func(*args, **kwargs)
         name = func.__name__
+        # ids carry no relevance: the walk ends at the vectors that they look up
         if name == "embedding":
             self.track(out)
         elif name == "__setitem__":  # what was written into is another tensor now
@@ -106,6 +108,7 @@ class Tape(TorchFunctionMode):
     def record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Record a torch function if its inputs and outputs carry relevance."""
         carried = tuple(self.carried((*args, *kwargs.values())))
+        # masks, positions and constants: nothing behind them is worth following
         if not carried:
             return
         outputs = out if isinstance(out, list | tuple) else [out]
@@ -135,23 +138,27 @@ class Tape(TorchFunctionMode):
         self.shown = None
         out = attend(*args, **kwargs)
         call: AttentionCall | None = self.shown
+        # the hook of `capture` runs only at layers of the map
         if call is None:
             raise HeadwiseError(
                 f"An attention layer ({type(args[0]).__name__}) is not in the map of heads, so relevance would be lost "
                 "there: discover all heads of the model."
             )
         assert call.weights is not None
+        # a query or a key may be a constant, such as a learned query
         carried = tuple(place for place in range(3) if id(args[1 + place]) in self.numbers)
         if 2 not in carried:
             raise HeadwiseError(
                 f"The values of {call.site} come from an operation that relevance propagation cannot follow: "
                 "headwise cannot score this model by it."
             )
+        # one number a site: the walk asks once for the relevance of a layer
         if call.site in self.sites:
             raise HeadwiseError(
                 f"{call.site} ran more than once in one forward: discover the heads again."
             )
         self.sound[call.site] = out[0].isfinite().all()
+        # `attend` gets the scale by name from some modeling files, by place from others
         scale = kwargs.get("scaling", args[5] if len(args) > 5 else None)
         scale = call.query.shape[-1] ** -0.5 if scale is None else float(scale)
         capped = kwargs.get("softcap") is not None
@@ -200,6 +207,7 @@ class Walk:
         arrive: Callable[[Site, Tensor], None],
     ) -> None:
         self.tape, self.rule, self.arrive = tape, rule, arrive
+        # relevance that waits until all later uses of its tensor were walked
         self.pending: dict[int, list[Tensor]] = {
             number: [relevance] for number, relevance in start.items()
         }
@@ -208,6 +216,7 @@ class Walk:
         self.sites = {number: site for site, number in tape.sites.items()}
         self.balance: dict[str, Tensor] = {}
         self.leaves: dict[int, Tensor] = {}
+        # under autocast, matrix products would round to half precision
         with torch.autocast(tape.tensors[-1].device.type, enabled=False):
             self.back()
 
@@ -232,12 +241,14 @@ class Walk:
                 self.arrive(self.sites[record.output], relevance)
             if record.step is None:
                 raise HeadwiseError(self.refusal(record.name))
+            # the rules need the numbers of the forward; a tensor that was written into has lost them
             for number in (*record.inputs, record.output):
                 if self.tape.tensors[number]._version != self.tape.versions[number]:
                     raise HeadwiseError(
                         self.refusal(f"writing into an input or output of {record.name}")
                     )
             self.propagate(record, record.step, relevance)
+        # from the last on, so that blocks close in the order in which they are nested
         for leaf in sorted(self.tape.leaves & self.pending.keys(), reverse=True):
             self.leaves[leaf] = self.merge(leaf)
             self.book("arrived", self.leaves[leaf])
@@ -258,14 +269,17 @@ class Walk:
         self.book(step.absorber, relevance)
         for part in parts:
             self.book(step.absorber, part, -1)
+        # in post-norm models a block ends behind the norm: what reached the norm entered the block
         if self.rule.rescale and isinstance(step, LayerNorm | RootMeanSquareNorm):
             self.before_norm[record.inputs[0]] = absolute_relevance(relevance)
+        # two operands of one shape: a bias or a table of positions is no skip
         residual = len(parts) == 2 and parts[0].shape == parts[1].shape == relevance.shape
         if self.rule.rescale and isinstance(step, Addition) and residual:
             start = self.before_norm.get(record.output, absolute_relevance(relevance))
             self.blocks.append(Block(min(record.inputs), start))
         for number, part in zip(record.inputs, parts, strict=True):
             self.pending.setdefault(number, []).append(part)
+            # numbers grow with the forward: what lies before the skip has left the block
             for block in self.blocks:
                 if number < block.skip:
                     block.leaks.append(part)
@@ -291,6 +305,7 @@ class Walk:
         leaked = torch.stack([absolute_relevance(leak).flatten(1) for leak in block.leaks]).sum(0)
         both = absolute_relevance(total) + leaked.reshape(block.start.shape)
         factor = block.start / both.clamp_min(torch.finfo(both.dtype).tiny)
+        # in place: the same tensors wait in `pending`
         for leak in block.leaks:
             leak *= factor.reshape(factor.shape[:2] + (1,) * (leak.dim() - 2))
         return total * factor
