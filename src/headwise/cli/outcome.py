@@ -76,6 +76,7 @@ def outcome(out: Path) -> Outcome:
     if chosen:
         place = below(out / "pruned", chosen)
         then = f"headwise score {place} --text FILE"
+        # Only models that translate have it.
         if "bleu_signature" in run.facts:
             then = f"echo 'A sentence.' | headwise translate {place}"
         next_lines.append(f"Next: {then}")
@@ -100,6 +101,7 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     if list(plan.runs) != ["."]:
         return []
     run = Run(plan, out, progress, device)
+    # The other processes, if any, are through: to wait for them would never end.
     with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)
         translate = Translate("dev", FULL)

@@ -535,18 +535,6 @@ class Plan(Strict):
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
     """Read a plan from TOML; `settings` are `key=value` changes on top, such as `training.epochs=3`."""
     path = Path(path)
-    try:
-        there = path.is_file()
-        is_folder = path.is_dir()
-        inside = (path / "plan.toml").is_file()
-    except OSError as error:  # too long for a name
-        raise HeadwiseError(
-            f"The plan {str(path)[:100]!r} cannot be read ({error.strerror})."
-        ) from None
-    if not there:
-        trouble = "is a folder" if is_folder else "does not exist"
-        hint = f", such as {path / 'plan.toml'}" if inside else " (examples/ has some)"
-        raise HeadwiseError(f"The plan {path} {trouble}: give the path of a TOML file{hint}.")
     return make_plan(read_toml(path), settings, f"The plan {path}")
 
 
@@ -554,8 +542,17 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A plan's file as a dictionary."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise HeadwiseError(f"The plan {path} cannot be read ({error.strerror}).") from None
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        trouble = "is a folder" if path.is_dir() else "does not exist"
+        inside = (path / "plan.toml").is_file()
+        hint = f", such as {path / 'plan.toml'}" if inside else " (examples/ has some)"
+        raise HeadwiseError(
+            f"The plan {path} {trouble}: give the path of a TOML file{hint}."
+        ) from None
+    except OSError as error:  # such as a name that is too long, which nobody wants to read whole
+        raise HeadwiseError(
+            f"The plan {str(path)[:100]!r} cannot be read ({error.strerror})."
+        ) from None
     except UnicodeDecodeError:
         raise HeadwiseError(
             f"The plan {path} is no text (UTF-8): give the path of a TOML file."
