@@ -364,7 +364,7 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     total = data.all_words(subject_of(model))
     found = find_roles(model, data, run.plan.seed, share_of_words(total, run.progress))
     made = signature_of(model, **data.facts(), seed=run.plan.seed, heads=mask.heads.to_json())
-    tables = {}
+    tables: dict[str, Any] = {}
     for name in ("table", "roles", "labels", "causal"):
         tables[name] = numbered(getattr(found, name), mask)
     return replace(found, **tables, signature=made)

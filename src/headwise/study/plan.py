@@ -16,9 +16,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     field_validator,
     model_validator,
 )
@@ -379,20 +377,7 @@ class GreedySweep(Sweep, Greedy):
 SWEEPS: dict[str, type[Sweep]] = {"gates": GateSweep, "top-k": TopKSweep, "greedy": GreedySweep}
 
 
-def method_of(data: Any) -> str:
-    """The method of a section: its class."""
-    if isinstance(data, dict):
-        return str(data.get("method", "gates"))
-    # What is no section at all is refused as one of gates.
-    return str(getattr(data, "method", "gates"))
-
-
-AnySweep = Annotated[
-    Annotated[GateSweep, Tag("gates")]
-    | Annotated[TopKSweep, Tag("top-k")]
-    | Annotated[GreedySweep, Tag("greedy")],
-    Discriminator(method_of),
-]
+AnySweep = Annotated[GateSweep | TopKSweep | GreedySweep, Field(discriminator="method")]
 
 
 def penalty_range(ends: dict[str, Any]) -> list[float]:
@@ -452,7 +437,8 @@ class Plan(Strict):
         if isinstance(sweeps, dict):
             sweeps = [sweeps]
         for sweep in sweeps if isinstance(sweeps, list) else ():
-            if isinstance(sweep, dict) and sweep.get("method", "gates") not in list(SWEEPS):
+            # The default is put in: the method says which class a section is of.
+            if isinstance(sweep, dict) and sweep.setdefault("method", "gates") not in list(SWEEPS):
                 named = str(sweep["method"])
                 guess = did_you_mean(named, SWEEPS)
                 raise ValueError(f"the method '{named}'{guess} is none of {', '.join(SWEEPS)}")

@@ -72,11 +72,14 @@ def ray_executor(
                 f"Every step of the study needs {in_words(needs)}, but no machine of Ray has so much "
                 f"({offers}): ask for fewer threads, or for device cpu."
             )
+        # A worker uses as many threads as it gets cores, and finds the modules that this process finds.
+        path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
+        worker_env = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
         task = ray.remote(do_build).options(
             num_cpus=threads,
             num_gpus=gpus,
             max_retries=RETRIES,
-            runtime_env={"env_vars": worker_env(threads)},
+            runtime_env={"env_vars": worker_env},
         )
         reports = folder.absolute() / ".work" / "progress"
         with progress.bars() as bars:
@@ -185,12 +188,6 @@ def in_words(resources: Mapping[str, float]) -> str:
     if "GPU" in resources:
         words.append(f"{resources['GPU']:g} GPUs")
     return " and ".join(words)
-
-
-def worker_env(threads: int) -> dict[str, str]:
-    """The environment of a worker: as many threads as it has cores, and the modules that this process finds."""
-    path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
-    return {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
 
 
 @dataclass(frozen=True)
@@ -315,8 +312,9 @@ class RayExecutor:
             error = HeadwiseError(f"Its process was killed {RETRIES + 1} times.")
             trace = ""
         except self.ray.exceptions.RayError as reason:
-            error = HeadwiseError(f"Ray could not run it: {first_line_of_error(reason)}")
-            trace = str(reason)
+            trace = str(reason).strip()
+            first_line = (trace or type(reason).__name__).splitlines()[0]
+            error = HeadwiseError(f"Ray could not run it: {first_line}")
         if ended.row is not None:
             self.bars.remove_task(ended.row)
         made = not ended.heading
@@ -353,7 +351,3 @@ class RayExecutor:
         if self.running:
             self.ray.wait(list(self.running), num_returns=len(self.running), timeout=10)
         shutil.rmtree(self.reports, ignore_errors=True)
-
-
-def first_line_of_error(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -370,7 +370,8 @@ class SeedTable:
         other = self.resampled_bleu(models[reference], split) if reference in models else None
         if other is None:
             return None
-        return other - own if reference == "pruned" else own - other
+        change: np.ndarray = other - own if reference == "pruned" else own - other
+        return change
 
     def resampled_bleu(self, setting: str, split: str) -> np.ndarray | None:
         key = (setting, split)
