@@ -92,8 +92,8 @@ def translate(
     from headwise.folders import output_file, write_file
     from headwise.progress import Progress
 
+    search = given_search(context, fields).model_dump()
     if out:
-        search = given_search(context, fields).model_dump()
         # An --out that is the text itself is refused while the text is still there.
         output_file(out, [text])
     lines = list(read_lines(text)) if text != Path("-") else standard_input()
