@@ -209,6 +209,9 @@ def roles(
     study = None if treebank and training else study_in(model)
     if not treebank and spec is None and study is None:
         raise HeadwiseError(NO_TREES)
+    # Files with mistakes are refused before torch is loaded and a folder is made.
+    tested: Any = hw.Treebank.read(*treebank) if treebank else None
+    again = hw.Treebank.read(*confirm) if confirm else None
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import check_words
     from headwise.roles.role_forecast import role_forecast
@@ -220,18 +223,15 @@ def roles(
     loaded = hw.load(model, device, dtype=dtype)
     hears = loaded.task.reads_audio
     own = study.role_texts if study else None
-    tested: Any
-    again = None
-    if treebank:
-        tested = hw.Treebank.read(*treebank)
-    # A speech model is tested on recordings, which --audio names.
-    elif hears and spec is not None:
-        tested = loaded.task.read(spec)
-    elif own:
-        tested, again = own
-    else:
-        raise HeadwiseError(NO_TREES)
-    again = hw.Treebank.read(*confirm) if confirm else again
+    if tested is None:
+        # A speech model is tested on recordings, which --audio names.
+        if hears and spec is not None:
+            tested = loaded.task.read(spec)
+        elif own:
+            tested, of_study = own
+            again = again or of_study
+        else:
+            raise HeadwiseError(NO_TREES)
     pairs = None if hears or spec is None else named_pairs(spec, links)
     # Which words are rare is counted on the training text.
     counted: Any = None
