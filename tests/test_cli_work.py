@@ -10,7 +10,6 @@ import pytest
 from headwise.cli.work import Work, default_folder
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder
-from headwise.progress import Progress
 from headwise.result import Result
 from tasks.askers import asker, lines
 
@@ -26,7 +25,7 @@ class One(Result):
 
 
 def work_in(place: Path) -> Work:
-    return Work("one", place, One.FILES, Progress(quiet=True))
+    return Work("one", [], One.FILES, place, quiet=True)
 
 
 def test_each_model_has_a_folder_of_its_own() -> None:

@@ -43,6 +43,7 @@ app = typer.Typer(
     help="The story of every attention head in a Transformer.",
     no_args_is_help=True,
     add_completion=False,
+    # `guarded` says what went wrong.
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -165,6 +166,7 @@ def main() -> None:
     for name, value in {
         **quiet,
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        # Unset, the library warns in every process that is forked off.
         "TOKENIZERS_PARALLELISM": "true",
     }.items():
         os.environ.setdefault(name, value)

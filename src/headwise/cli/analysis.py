@@ -26,7 +26,7 @@ from headwise.cli.arguments import (
     text_words,
 )
 from headwise.cli.signals import resumable
-from headwise.cli.work import Work, default_folder
+from headwise.cli.work import Work
 from headwise.data.lines import one_sided
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     from headwise.result import Result
     from headwise.roles.alignment import LinkedText
 
+Links = Annotated[
+    Path | None,
+    typer.Option(
+        "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
+    ),
+]
 NO_TREES = "No trees were given: name a CoNLL-U file with --treebank FILE, or a speech model's recordings with --audio FILE."
 
 
@@ -81,6 +87,7 @@ def score(
     without a text, its dev text is taken."""
     from headwise.importance.measures import resolve_measures
 
+    # A wrong name is refused before torch is loaded, which takes seconds.
     names = resolve_measures(measures) if measures else None
     check_text(model, text)
     from accelerate import PartialState
@@ -88,15 +95,13 @@ def score(
     import headwise as hw
     from headwise.importance.interactions import Interactions
     from headwise.importance.scores import ScorePlan, Scores
-    from headwise.progress import Progress
 
     device = usable(device)
     main = PartialState(cpu=device == "cpu").is_main_process
-    progress = Progress(quiet or not main)
-    place = out or default_folder("score", model)
-    work = Work("score", place, (*Scores.FILES, *Interactions.FILES), progress, dry_run, main)
+    files = (*Scores.FILES, *Interactions.FILES)
+    work = Work("score", [model], files, out, quiet, dry_run, main)
     loaded = hw.load(model, device, dtype=dtype)
-    given = read_text(loaded, model, text, progress=progress, outline=dry_run)
+    given = read_text(loaded, model, text, progress=work.progress, outline=dry_run)
     plan = ScorePlan(
         loaded,
         given,
@@ -105,15 +110,16 @@ def score(
         untrained=untrained,
         time=time,
         seed=seed,
-        place=place,
+        place=work.place,
     )
 
     def run() -> list[Result]:
         results: list[Result] = []
-        with resumable(place):
-            results.append(plan.run(progress))
+        with resumable(work.place):
+            results.append(plan.run(work.progress))
             if pairs:
-                results.append(hw.interactions(loaded, given, pairs, seed=seed, progress=progress))
+                found = hw.interactions(loaded, given, pairs, seed=seed, progress=work.progress)
+                results.append(found)
         return results
 
     results = work.do(
@@ -121,6 +127,7 @@ def score(
         partial(plan.forecast, pairs),
         next_command=lambda scores: next_command(loaded, [model, *text_words(text)], scores),
     )
+    # The tables are written, so nothing is left to go on with.
     if results and plan.finished:
         plan.finished.discard()
 
@@ -140,6 +147,7 @@ def next_command(loaded: Model, words: Sequence[str], scores: Scores) -> list[st
         return ["prune", *words, "--penalty", "0.01"]
     preferred = (loaded.task.usual_score, "confidence", "ablation.zero", *measured)
     measure = next(name for name in preferred if name in measured)
+    # An example to change: nobody knows yet how many heads can go.
     half = max(1, loaded.heads.total // 2)
     return ["prune", *words, "--keep", str(half), "--measure", measure]
 
@@ -158,12 +166,7 @@ def roles(
         Path | None,
         typer.Option("--training", help="source side of the training text, for rare-token heads"),
     ] = None,
-    links: Annotated[
-        Path | None,
-        typer.Option(
-            "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
-        ),
-    ] = None,
+    links: Links = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
@@ -203,39 +206,41 @@ def roles(
         raise HeadwiseError(
             f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
         )
+    # A study is opened only where something of it is used.
     study = None if treebank and training else study_in(model)
     if not treebank and spec is None and study is None:
         raise HeadwiseError(NO_TREES)
-    from headwise.progress import Progress
+    # Files with mistakes are refused before torch is loaded and a folder is made.
+    tested: Any = hw.Treebank.read(*treebank) if treebank else None
+    again = hw.Treebank.read(*confirm) if confirm else None
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import check_words
     from headwise.roles.role_forecast import role_forecast
     from headwise.roles.role_sets import check_sets
     from headwise.roles.role_tests import Roles
 
-    progress = Progress(quiet)
     files = (*Roles.FILES, *hw.RoleSets.FILES, *hw.LostWords.FILES)
-    work = Work("roles", out or default_folder("roles", model), files, progress, dry_run)
+    work = Work("roles", [model], files, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     hears = loaded.task.reads_audio
     own = study.role_texts if study else None
-    tested: Any
-    again = None
-    if treebank:
-        tested = hw.Treebank.read(*treebank)
-    elif hears and spec is not None:
-        tested = loaded.task.read(spec)
-    elif own:
-        tested, again = own
-    else:
-        raise HeadwiseError(NO_TREES)
-    again = hw.Treebank.read(*confirm) if confirm else again
+    if tested is None:
+        # A speech model is tested on recordings, which --audio names.
+        if hears and spec is not None:
+            tested = loaded.task.read(spec)
+        elif own:
+            tested, of_study = own
+            again = again or of_study
+        else:
+            raise HeadwiseError(NO_TREES)
     pairs = None if hears or spec is None else named_pairs(spec, links)
+    # Which words are rare is counted on the training text.
     counted: Any = None
     if training:
         counted = hw.Text.read(training)
     elif study and not hears:
         counted = study.text("train")
+    # Both texts are checked now: the tests of roles before them take long.
     set_text = None
     if sets:
         set_text = loaded.task.read(text_spec(sets))
@@ -244,18 +249,19 @@ def roles(
     if words:
         word_text = loaded.task.read(text_spec(words))
         check_words(loaded, word_text)
-    with progress.bar("text"):
+    with work.progress.bar("text"):
         if pairs is not None:
-            pairs = pairs_for(loaded, pairs, progress, dry_run)
+            pairs = pairs_for(loaded, pairs, work.progress, dry_run)
     asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained}
+    how: dict[str, Any] = {"seed": seed, "progress": work.progress}
 
     def run() -> list[Result]:
-        found = hw.roles(loaded, tested, training=counted, seed=seed, progress=progress, **asked)
+        found = hw.roles(loaded, tested, training=counted, **how, **asked)
         results: list[Result] = [found]
         if set_text is not None:
-            results.append(hw.role_sets(loaded, found, set_text, seed=seed, progress=progress))
+            results.append(hw.role_sets(loaded, found, set_text, **how))
         if word_text is not None:
-            results.append(hw.lost_words(loaded, word_text, seed=seed, progress=progress))
+            results.append(hw.lost_words(loaded, word_text, **how))
         return results
 
     work.do(run, partial(role_forecast, loaded, tested, sets=set_text, words=word_text, **asked))
@@ -271,12 +277,7 @@ def align(
             "whose targets a translation model writes itself; for Whisper a table of audio, word, start, end",
         ),
     ] = None,
-    links: Annotated[
-        Path | None,
-        typer.Option(
-            "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
-        ),
-    ] = None,
+    links: Links = None,
     prompt: Annotated[
         str | None,
         typer.Option(
@@ -307,27 +308,25 @@ def align(
     the chosen ones err less. Writes alignment.csv, alignment-sets.csv and alignment.json.
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
     import headwise as hw
-    from headwise.progress import Progress
     from headwise.roles.alignment import pairs_for
     from headwise.roles.alignment_heads import AlignmentHeads, align_forecast
 
     spec = text_spec(text)
     if save is not None:
         refuse_other_models(Folder(save, MODEL))  # before the work begins
-    progress = Progress(quiet)
-    place = out or default_folder("align", model)
-    work = Work("alignment heads", place, AlignmentHeads.FILES, progress, dry_run)
+    work = Work("align", [model], AlignmentHeads.FILES, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     given: Any
     if loaded.task.reads_audio and spec is not None:
         given = loaded.task.read(spec)
     else:
-        with progress.bar("text"):
-            given = pairs_for(loaded, pairs_of(model, spec, links), progress, dry_run)
+        with work.progress.bar("text"):
+            given = pairs_for(loaded, pairs_of(model, spec, links), work.progress, dry_run)
+    # A shell passes \n on as two characters.
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
-    asked: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": progress}
+    how: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": work.progress}
     results = work.do(
-        lambda: [hw.align(loaded, given, prompt=prompt, **asked)],
+        lambda: [hw.align(loaded, given, prompt=prompt, **how)],
         partial(align_forecast, loaded, given, prompt),
     )
     if not results:
@@ -335,6 +334,7 @@ def align(
     (found,) = results
     if save is None:
         return
+    # What was found is written all the same; only the model is not.
     if not found.confirmed:
         raise HeadwiseError(
             f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
@@ -343,7 +343,7 @@ def align(
     if found.better_than_own:
         loaded.alignment_heads = found.heads
     else:
-        progress.say("  The saved model names its own.")
+        work.progress.say("  The saved model names its own.")
     typer.echo(str(loaded.save(save)))
 
 
@@ -364,19 +364,17 @@ def match(
     --matches` shows. MODEL may be the folder of a study: without a text, its dev text is taken."""
     check_text(model, text)
     import headwise as hw
-    from headwise.progress import Progress
     from headwise.roles.matching import Matches
 
-    progress = Progress(quiet)
-    work = Work("match", out or default_folder("match", model, other), Matches.FILES, progress)
+    work = Work("match", [model, other], Matches.FILES, out, quiet)
     loaded = hw.load(model, device, dtype=dtype)
     second = hw.load(other, device, dtype=dtype)
     if loaded.task.reads_audio:
         raise HeadwiseError(
             f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
         )
-    given = read_text(loaded, model, text, progress=progress)
-    work.do(lambda: [hw.match(loaded, second, given, seed=seed, progress=progress)])
+    given = read_text(loaded, model, text, progress=work.progress)
+    work.do(lambda: [hw.match(loaded, second, given, seed=seed, progress=work.progress)])
 
 
 def pairs_of(

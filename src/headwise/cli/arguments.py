@@ -1,7 +1,4 @@
-"""Arguments and options that several commands share, and what they stand for.
-
-The help of an option that is a field of an options class (`headwise.options`) is the field's description.
-"""
+"""Arguments and options that several commands share, and what they stand for."""
 
 from __future__ import annotations
 
@@ -9,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from pydantic import BaseModel
 
 from headwise.data.lines import existing_file, side_files
 from headwise.devices import usable
 from headwise.errors import HeadwiseError
 from headwise.model_files import folder_of
-from headwise.options import WIDEST, Engine, Search
 
 if TYPE_CHECKING:
     from headwise.data.embedded import Split
@@ -46,11 +41,6 @@ def known(models: Names) -> Names:
 def chosen_device(device: str) -> str:
     """A device that is named, checked at once; `auto` waits until torch is loaded."""
     return device if device == "auto" else usable(device)
-
-
-def option_description(options: type[BaseModel], name: str) -> str:
-    """What a field of an options class is, in the words of the class."""
-    return str(options.model_fields[name].description)
 
 
 ModelName = Annotated[
@@ -90,10 +80,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but th
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="end with all facts of the report's first screen")
 ]
-Beam = Annotated[
-    int, typer.Option("--beam", min=1, max=WIDEST, help=option_description(Search, "beam"))
-]
-EngineName = Annotated[Engine, typer.Option("--engine", help=option_description(Search, "engine"))]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="only say what would be done, and what it costs")
 ]
@@ -112,6 +98,7 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
             f"{option} was given {len(names)} times: a text is one file, or two with both sides."
         )
     for name in names:
+        # Names of the hub are looked up when the text is read.
         if not name.startswith("datasets:"):
             for side in side_files(name):
                 existing_file(side)
@@ -156,6 +143,7 @@ def text_words(text: list[str] | None) -> list[str]:
 def study_in(model: str) -> Run | None:
     """The finished study whose folder stands for its model: it has texts of its own. None for any other model."""
     place = Path(model)
+    # Without model/ the study has not trained yet, and its folder stands for no model.
     if not (place / "plan.toml").is_file() or not (place / "model").is_dir():
         return None
     from headwise.progress import Progress

@@ -15,7 +15,7 @@ import typer
 
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import KINDS
-from headwise.options import METHODS, Options
+from headwise.options import METHODS, Options, Search, validated
 
 Command = TypeVar("Command", bound=Callable[..., None])
 OPTION_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
@@ -113,7 +113,10 @@ class FieldOption:
         if self.kinds == ["array"]:
             return list(dict.fromkeys(word.strip() for word in given.split(",")))
         if self.parsed_type is str and "number" in self.kinds:
-            return number_or_word(given)
+            try:
+                return float(given)
+            except ValueError:
+                return given  # a word, such as `any`, or one that the options class refuses
         return given
 
 
@@ -145,6 +148,7 @@ def takes_fields(options: Sequence[FieldOption]) -> Callable[[Command], Command]
     """A decorator: the command, which has `**fields`, shows and takes these options."""
 
     def decorate(command: Command) -> Command:
+        # typer needs the types themselves, and annotations are strings in our modules.
         signature = inspect.signature(command, eval_str=True)
         own = [
             parameter
@@ -164,6 +168,7 @@ def given_fields(
     """The fields that the user gave, by the tables of a plan: what is left to a default is not among them."""
     tables: dict[str, dict[str, Any]] = {}
     for option in options:
+        # By its source: a value that equals the default was given, too.
         source = context.get_parameter_source(option.name)
         if source is not None and source.name == "COMMANDLINE":
             tables.setdefault(option.table, {})[option.name] = option.read(fields[option.name])
@@ -181,25 +186,25 @@ def typed_options(
     }
 
 
+SEARCH_OPTIONS = field_options("search", {"Search for translations": Search})
+
+
+def given_search(context: typer.Context, fields: Mapping[str, Any]) -> Search:
+    """The search that the options of a command ask for."""
+    given = given_fields(context, SEARCH_OPTIONS, fields).get("search", {})
+    typed = {option.name: option.flag for option in SEARCH_OPTIONS}
+    return validated(Search, given, str(context.info_name), typed)
+
+
 def refuse_set_twice(
     options: Sequence[FieldOption], tables: Mapping[str, Mapping[str, Any]], settings: list[str]
 ) -> None:
     """Raise HeadwiseError where `--set` says again what an option says."""
-    for option in options:
-        for setting in settings:
-            key = setting.partition("=")[0].strip()
-            if (
-                option.name in tables.get(option.table, {})
-                and key == f"{option.table}.{option.name}"
-            ):
-                raise HeadwiseError(f"{option.flag} and --set {setting} were given: say it once.")
-
-
-def number_or_word(given: str) -> float | str:
-    try:
-        return float(given)
-    except ValueError:
-        return given
+    typed = typed_options(options, tables)
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        if key in typed:
+            raise HeadwiseError(f"{typed[key]} and --set {setting} were given: say it once.")
 
 
 PERCENT = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?%")
@@ -219,6 +224,7 @@ def parse_target_counts(flag: str, given: list[str]) -> list[int | str | dict[st
                 f"{flag} {word[:100]} was given, and '{kind[:50]}' is no kind of heads"
                 f"{did_you_mean(kind, KINDS)}: choose {', '.join(KINDS)}."
             )
+        # Six digits are more than any model has heads; int() refuses thousands of them with an error of its own.
         if not number.isdecimal() or (equals and not kind) or len(number) > 6:
             raise HeadwiseError(
                 f"{flag} {word[:100]} was given: write a number of heads, a share such as 50%, or KIND=NUMBER."

@@ -76,6 +76,7 @@ def outcome(out: Path) -> Outcome:
     if chosen:
         place = below(out / "pruned", chosen)
         then = f"headwise score {place} --text FILE"
+        # Only models that translate have it.
         if "bleu_signature" in run.facts:
             then = f"echo 'A sentence.' | headwise translate {place}"
         next_lines.append(f"Next: {then}")
@@ -100,6 +101,7 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     if list(plan.runs) != ["."]:
         return []
     run = Run(plan, out, progress, device)
+    # The other processes, if any, are through: to wait for them would never end.
     with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)
         translate = Translate("dev", FULL)
@@ -109,13 +111,13 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     for name, (value, low, high, *_) in quality["numbers"].items():
         ends = "" if low is None else f" [{low:.1f}, {high:.1f}]"
         found.append(f"{name} {value:.1f}{ends}")
-    scores = ", ".join(found)
-    lines = (
-        [f"  On dev: loss {facts['dev_loss']:.3f}, {scores}"]
-        if "dev_loss" in facts
-        else [f"  On dev: {scores}"]
-    )
-    return [*lines, f"Wrote {out}/model, train/log.csv.", f"Next: headwise score {out} --judge"]
+    # A model that was given, not trained, has no loss on record.
+    loss = f"loss {facts['dev_loss']:.3f}, " if "dev_loss" in facts else ""
+    return [
+        f"  On dev: {loss}{', '.join(found)}",
+        f"Wrote {out}/model, train/log.csv.",
+        f"Next: headwise score {out} --judge",
+    ]
 
 
 def dev_change(run: FinishedRun, model: ModelRow) -> str:

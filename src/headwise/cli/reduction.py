@@ -31,13 +31,15 @@ from headwise.cli.arguments import (
 )
 from headwise.cli.fields import (
     EVERY_METHOD,
+    SEARCH_OPTIONS,
     field_options,
     given_fields,
+    given_search,
     refuse_set_twice,
     takes_fields,
     typed_options,
 )
-from headwise.cli.studies import run_plan, say_cost
+from headwise.cli.studies import run_plan
 from headwise.cli.work import Work, default_folder
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
@@ -46,9 +48,7 @@ from headwise.options import (
     FULL_LENGTH,
     METHODS,
     Choice,
-    Search,
     Training,
-    validated,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ PRUNE_OPTIONS = [
     *field_options("choice", {EVERY_METHOD: Choice}),
     *field_options("pruning", METHODS, without=["max_drop", "search"]),
     *field_options("training", {"Training with gates": Training}, [*FULL_LENGTH, "dtype"]),
-    *field_options("search", {"Search for translations": Search}),
+    *SEARCH_OPTIONS,
 ]
 
 
@@ -129,10 +129,7 @@ def prune(
         prune_plan(model, seed, method, tables, set_, task.usual_score)  # refuses before it loads
         goals["kinds"] = list(load(model).task.usual_kinds)
     plan = prune_plan(model, seed, method, tables, set_, task.usual_score)
-    if dry_run:
-        say_cost(plan, out, device)
-        return
-    run_plan(plan, out, quiet, device, result="pruned", verbose=verbose)
+    run_plan(plan, out, quiet, device, dry_run, result="pruned", verbose=verbose)
 
 
 def prune_texts(
@@ -145,6 +142,7 @@ def prune_texts(
         "test": text_spec(test, "--test"),
     }
     named: dict[str, Any] = {split: spec for split, spec in texts.items() if spec}
+    # The study's dev and test texts may be of another kind than a new train text.
     if "train" in named:
         return named
     study = study_in(model)
@@ -169,8 +167,10 @@ def prune_plan(
     if method == "greedy":
         goals.setdefault("score", [score])
         if goals.get("train"):
+            # Without it, what pruning costs and what more training brings would be one number.
             goals.setdefault("controls", ["fine-tuned"])
     # One model was asked for: then it is the choice, whatever it costs.
+    # Greedy removal also has one score by now: the default, or the one that was given.
     several_values = ("keep", "score") if method == "greedy" else ("keep", "penalty")
     asked = [value for name in several_values for value in goals.get(name, [])]
     one = len(asked) == (2 if method == "greedy" else 1)
@@ -181,6 +181,7 @@ def prune_plan(
         **tables,
         "pruning": goals,
         "choice": tables.get("choice") or ({"max_drop": "any"} if one else {}),
+        # `headwise score` does that; who prunes waits for a model.
         "scoring": {"measures": [], "pruned": []},
     }
     typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}
@@ -192,10 +193,7 @@ def counted_kinds(counts: list[Any]) -> list[str]:
     return [kind for keep in counts if isinstance(keep, dict) for kind in keep]
 
 
-EVALUATE_OPTIONS = field_options("search", {"Search for translations": Search})
-
-
-@takes_fields(EVALUATE_OPTIONS)
+@takes_fields(SEARCH_OPTIONS)
 def evaluate(
     context: typer.Context,
     models: Annotated[
@@ -219,27 +217,22 @@ def evaluate(
     of similarities with the first model's, or with the scores of a table (columns sentence1, sentence2 and score). The
     first may be the folder of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
-    from headwise.progress import Progress
 
-    search = given_fields(context, EVALUATE_OPTIONS, fields).get("search", {})
-    typed = {name: f"--{name.replace('_', '-')}" for name in search}
-    options = validated(Search, search, "evaluate", typed)
+    options = given_search(context, fields)
     check_text(models[0], text)
     from headwise.cli.terminal import show_quality
     from headwise.evaluation.quality import Quality, evaluation_forecast
 
-    progress = Progress(quiet)
-    place = out or default_folder("evaluate", *models)
-    work = Work("evaluate", place, Quality.FILES, progress, dry_run)
+    work = Work("evaluate", models, Quality.FILES, out, quiet, dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
-    given = read_text(loaded[0], models[0], text, "test", progress=progress, outline=dry_run)
+    given = read_text(loaded[0], models[0], text, "test", progress=work.progress, outline=dry_run)
     for model in loaded:
         model.task.check(given)
+    # An engine that was named for models that do not translate is passed on, to be refused.
     searched = loaded[0].task.generates or options.engine != "transformers"
+    how: dict[str, Any] = {"search": options if searched else None, "progress": work.progress}
     work.do(
-        lambda: [
-            hw.evaluate(loaded, given, search=options if searched else None, progress=progress)
-        ],
+        lambda: [hw.evaluate(loaded, given, **how)],
         partial(evaluation_forecast, loaded, given),
         show=show_quality,
     )
@@ -364,12 +357,14 @@ def push(
     if out is not None:
         Folder(out).refuse_used(hidden=True)
     upload = prepare(model, repo, export or (), base_model, public)
+    # Nobody agrees to what was not shown.
     if not quiet or not yes or dry_run:
         typer.echo(str(upload))
     if out is not None:
         typer.echo(str(upload.write(out)))
     elif dry_run:
         typer.echo("Nothing was sent: leave out --dry-run to send it.")
+    # A script has nobody to ask, and must not hang.
     elif yes or (sys.stdin.isatty() and typer.confirm(f"Send this to {repo}?")):
         typer.echo(upload.send())
     else:

@@ -6,11 +6,12 @@ import sys
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwise.cli.arguments import TEXT_OPTIONS, Beam, Device, Dtype, EngineName, ModelName, Quiet
+from headwise.cli.arguments import TEXT_OPTIONS, Device, Dtype, ModelName, Quiet
+from headwise.cli.fields import SEARCH_OPTIONS, given_search, takes_fields
 from headwise.data.lines import existing_file, read_lines
 from headwise.errors import HeadwiseError
 
@@ -50,6 +51,7 @@ def lab(
     MODEL may be the folder of a study: its scores, roles and pruned model are shown, too. A speech model hears the
     recordings of a table, or those of its study.
     """
+    # Before the model is loaded, which may take a minute.
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise HeadwiseError(f"The lab needs {' and '.join(missing)}: pip install 'headwise[lab]'.")
     import headwise as hw
@@ -69,7 +71,9 @@ def lab(
     serve(session, host, port, open_, typer.echo)
 
 
+@takes_fields(SEARCH_OPTIONS)
 def translate(
+    context: typer.Context,
     model: ModelName,
     text: Annotated[
         Path, typer.Option("--text", help="a sentence a line; standard input by default")
@@ -77,11 +81,10 @@ def translate(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="file to write; standard output by default")
     ] = None,
-    beam: Beam = 5,
     device: Device = "auto",
     dtype: Dtype = None,
     quiet: Quiet = False,
-    engine: EngineName = "transformers",
+    **fields: Any,
 ) -> None:
     """Translate sentences, one a line, with any translation model or a pruned one. What --out names is replaced."""
     import headwise as hw
@@ -89,7 +92,9 @@ def translate(
     from headwise.folders import output_file, write_file
     from headwise.progress import Progress
 
+    search = given_search(context, fields).model_dump()
     if out:
+        # An --out that is the text itself is refused while the text is still there.
         output_file(out, [text])
     lines = list(read_lines(text)) if text != Path("-") else standard_input()
     loaded = hw.load(model, device, dtype=dtype)
@@ -97,7 +102,7 @@ def translate(
     translations = []
     if lines:
         with progress.bar("translate"):
-            translations = loaded.translate(lines, progress, beam=beam, engine=engine)
+            translations = loaded.translate(lines, progress, **search)
     written = "".join(f"{line}\n" for line in translations)
     if out:
         write_file(out, written)
@@ -132,10 +137,12 @@ def families(
     from rich.console import Console
     from rich.table import Table
 
+    # The last column holds reasons, too long for a table: they follow below it.
     shown = [*rows[0]][:-1]
     shown_table = Table(*shown, box=None, pad_edge=False)
     for row in rows:
         shown_table.add_row(*(SIGNS.get(row[column], row[column]) for column in shown))
+    # Where there is no terminal rich would fold the table at 80 letters.
     width = None if sys.stdout.isatty() else WIDE
     console = Console(highlight=False, markup=False, width=width)
     console.print(shown_table)

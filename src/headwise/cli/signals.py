@@ -48,6 +48,7 @@ def stoppable() -> Iterator[None]:
 
     ours = (signal.SIGINT, signal.SIGTERM) if alone else (signal.SIGINT,)
     for number in ours:
+        # `nohup` and background jobs of a shell start commands with a signal ignored.
         if before[number] is not signal.SIG_IGN:
             signal.signal(number, stop)
     try:
@@ -67,6 +68,7 @@ def write_error(error: BaseException) -> WriteError | None:
         return WriteError(
             f"{error.filename or 'A file'} could not be written ({error.strerror}): free some space."
         )
+    # Both are raised from outside Python, without the errno of what went wrong.
     if isinstance(error, SafetensorError) or (
         isinstance(error, RuntimeError) and TORCH in str(error)
     ):

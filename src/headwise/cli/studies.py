@@ -45,6 +45,7 @@ def run_plan(
     out: Path,
     quiet: bool,
     device: str,
+    dry_run: bool,
     only: str | None = None,
     result: str = "report.html",
     verbose: bool = False,
@@ -52,8 +53,14 @@ def run_plan(
 ) -> None:
     """Run a plan, print its outcome and the path of the result: the chosen model where `result` is `pruned`.
 
-    verbose: print all facts of the report's first screen. workers: options of `run_study`.
+    dry_run: only print what it would do, and about how long it takes. verbose: print all facts of the report's first
+    screen. workers: options of `run_study`.
     """
+    if dry_run:
+        from headwise.study.study import dry_run as cost_of
+
+        typer.echo("\n".join(cost_of(plan, out, device)))
+        return
     from headwise.study.ownership import refuse_others
 
     refuse_others(plan, out)  # before the seconds that the rest takes to load
@@ -68,6 +75,7 @@ def run_plan(
     from headwise.study import run_study
 
     progress = Progress(quiet)
+    # A study of hours must not fail at its end because a drawing library is missing.
     writer: ReportWriter | None = write_report
     try:
         need_drawing()
@@ -77,6 +85,7 @@ def run_plan(
             progress.say(f"No report.html. {missing} Then run `headwise report {out}`.")
     with resumable(out):
         run_study(plan, out, progress, only, device, writer, **workers)
+    # One process of several speaks.
     if PartialState().is_main_process:
         ended = None if only else outcome(out)
         for name in plan.runs:
@@ -133,11 +142,8 @@ def demo(
     settings = [*texts, f"seed={seed}", *(set_ or [])]
     plan = read_plan(Path(str(files("headwise.study") / f"{name}.toml")), settings)
     place = out or Path("runs") / plan.name
-    if dry_run:
-        say_cost(plan, place, device)
-        return
-    run_plan(plan, place, quiet, device, verbose=verbose)
-    if not toy and not quiet:
+    run_plan(plan, place, quiet, device, dry_run, verbose=verbose)
+    if not (toy or quiet or dry_run):
         say_without_best(plan, place)
 
 
@@ -165,6 +171,7 @@ def say_without_best(plan: Plan, out: Path) -> None:
     losses = scores[scores["measure"] == "ablation.zero"]
     if losses.empty:
         return
+    # The loss without a head: the highest value is of the head that is missed most.
     best = losses.sort_values("value").iloc[-1]
     name = f"{best['kind']}/{best['layer']}/{best['head']}"
     model = load(plan.model)
@@ -176,13 +183,6 @@ def say_without_best(plan: Plan, out: Path) -> None:
     say(f"Without {name}, the head that the loss needs most: {sentence}")
     say(f"  all heads: {whole}")
     say(f"  without:   {broken}")
-
-
-def say_cost(plan: Plan, out: Path, device: str) -> None:
-    """Print what a plan would do, and about how long it takes."""
-    from headwise.study.study import dry_run
-
-    typer.echo("\n".join(dry_run(plan, out, device)))
 
 
 def study(
@@ -213,10 +213,8 @@ def study(
             f"--seed {seed} was given, but the plan has seeds = {read.seeds}: --set seeds=[{seed}]."
         )
     place = out or Path("runs") / read.name
-    if dry_run:
-        say_cost(read, place, device)
-        return
-    run_plan(read, place, quiet, device, only, verbose=verbose, workers=workers, threads=threads)
+    how: dict[str, Any] = {"verbose": verbose, "workers": workers, "threads": threads}
+    run_plan(read, place, quiet, device, dry_run, only, **how)
 
 
 TRAIN_OPTIONS = [
@@ -254,10 +252,7 @@ def train(
     }
     typed = typed_options(TRAIN_OPTIONS, tables)
     plan = make_plan(given, set_ or [], "train", typed)
-    if dry_run:
-        say_cost(plan, out, device)
-        return
-    run_plan(plan, out, quiet, device, "train", "model")
+    run_plan(plan, out, quiet, device, dry_run, "train", "model")
 
 
 def report(

@@ -45,6 +45,7 @@ def show_verdict(console: Console, headline: str, verdict: str) -> None:
 def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
     """Print the layouts of pruned models of one model, by name."""
     masks = {name: mask for name, mask in layouts.items() if mask is not None}
+    # Models with other heads, such as a narrower control, do not fit in the same picture.
     for heads in dict.fromkeys(mask.heads for mask in masks.values()):
         grids = [
             HeadGrid.of_mask(mask, name) for name, mask in masks.items() if mask.heads == heads
@@ -80,6 +81,7 @@ def valued(measure: str, reference: str, number: Number) -> Text:
     """`34.2 [33.1, 35.3]`; a change has its p, and a colour where it is better or worse."""
     assert number.value is not None and number.low is not None and number.high is not None
     text = plain_number(number.value)
+    # A count or a size is exact.
     if math.isnan(number.low):
         return Text(text)
     text = f"{text} [{plain_number(number.low)}, {plain_number(number.high)}]"

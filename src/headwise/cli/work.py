@@ -35,21 +35,27 @@ def default_folder(command: str, *names: str) -> Path:
     return Path("runs") / command / (label if is_name(label) else digest(names))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Work:
-    """One command at work. name: of its bar. files: all that it may write into `place`, the main one first. main: whether
-    this process writes."""
+    """One command at work in a folder.
+
+    name: of the command. models: as they were given. files: all that it may write, the main one first. out: the folder,
+    where one was named. main: whether this process writes. Raises HeadwiseError, before any work, for a folder with
+    files that headwise did not write there, and for one that cannot be written.
+    """
 
     name: str
-    place: Path
+    models: Sequence[str]
     files: Sequence[str]
-    progress: Progress
+    out: Path | None
+    quiet: bool
     dry_run: bool = False
     main: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a folder with files that headwise did not write there, and one that cannot be written, before any
-        work."""
+        self.place = self.out or default_folder(self.name, *self.models)
+        self.progress = Progress(self.quiet or not self.main)
+        # Before hours of work, not after them.
         folder = Folder(self.place)
         folder.refuse_others(self.files)
         if not self.dry_run:
@@ -88,6 +94,7 @@ class Work:
         self.progress.say(memory_line())
         if next_command is not None:
             self.progress.say(f"Next: {shlex.join(['headwise', *next_command(results[0])])}")
+        # The one line on standard output, for scripts; all else goes to the error stream.
         typer.echo(str(self.place / main))
         return results
 

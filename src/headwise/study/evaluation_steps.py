@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from headwise.heads import HeadMask
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
-from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number
-from headwise.study.model_steps import full_model, model_of, model_step, prune_step
+from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number, QualityMeasure
+from headwise.study.model_steps import OneModelStep, full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
@@ -52,22 +53,17 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
 
 
 @dataclass(frozen=True)
-class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
+class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.variant.name}"):
     """A split in one model's translation, with sources and references beside it, in translations/."""
 
     variant: Variant
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [model_step(self.variant)]
-
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"text": run.fingerprint(self.split), "search": run.plan.search.model_dump()}
+        return {"text": run.text(self.split).fingerprint, "search": run.plan.search.model_dump()}
 
     def outputs(self, run: Run) -> list[str]:
-        return [self.file(name) for name in (self.variant.name, "source", "reference")]
-
-    def file(self, name: str) -> str:
-        return f"translations/{self.split}/{name}.txt"
+        names = (self.variant.name, "source", "reference")
+        return [translation_file(self.split, name) for name in names]
 
     def make(self, run: Run, work: Path) -> Result:
         model = model_of(run, self.variant)
@@ -79,21 +75,33 @@ class Translate(Answer, name_format="translate/{0.split}/{0.variant.name}"):
         for name, side in sides.items():
             one_a_line = (" ".join(line.splitlines()) for line in side)
             content = "".join(f"{line}\n" for line in one_a_line)
-            write_text(below(work / STAGING, self.file(name)), content)
+            write_text(below(work / STAGING, translation_file(self.split, name)), content)
         return cost
 
     def read(self, run: Run, variant: Variant) -> Answers:
-        sides = []
-        for name in (variant.name, "reference"):
-            sides.append(list(read_lines(below(run.folder, self.file(name)))))
-        lines, references = sides
         quality = run.quality_on(self.split)
         qualities = (BLEU, CHRF) if quality == BLEU else (quality,)
-        return translation_answers([lines], references, qualities)
+        return read_translations(run.folder, self.split, variant.name, qualities)
+
+
+def translation_file(split: str, name: str) -> str:
+    """Where a run has a side of a split. name: of a model, `source` or `reference`."""
+    return f"translations/{split}/{name}.txt"
+
+
+def read_translations(
+    folder: Path, split: str, name: str, qualities: Sequence[QualityMeasure] = (BLEU,)
+) -> Answers:
+    """A model's translations of a split in the folder of a run, as they compare with the references."""
+    lines, references = (
+        list(read_lines(below(folder, translation_file(split, side))))
+        for side in (name, "reference")
+    )
+    return translation_answers([lines], references, qualities)
 
 
 @dataclass(frozen=True)
-class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
+class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=["{0.name}.npz"]):
     """The loss of every sentence under all steps of a greedy order, or under one model, in losses/."""
 
     VERSION = 3  # files of answers
@@ -118,10 +126,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         return MeasureLosses(self.split, ())
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"text": run.fingerprint(self.split)}
-
-    def outputs(self, run: Run) -> list[str]:
-        return [f"{self.name}.npz"]
+        return {"text": run.text(self.split).fingerprint}
 
     def make(self, run: Run, work: Path) -> Result:
         masks = [run.mask(variant) for variant in self.variants]
@@ -129,6 +134,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}"):
         def cut(mask: HeadMask) -> Model:
             return model_of(run, self.variants[masks.index(mask)])
 
+        # Models without own weights are measured by switching heads off in the full one, without a copy.
         own = any(prune_step(variant).saves_weights(run) for variant in self.variants)
         text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
         step = self.whole(run)
@@ -163,7 +169,7 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
         return [self.answer, *(answer for _, answer in self.others)]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"seed": run.plan.seed}
+        return run.seed_and()
 
     def change(self, run: Run, own: Answers, other: Answers) -> tuple[float | None, ...]:
         """The paired change from another model to this one."""
@@ -232,18 +238,15 @@ class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.nam
 
 
 @dataclass(frozen=True)
-class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.name}"):
+class MeasureSavings(OneModelStep, stage="evaluate", name_format="measure/{0.variant.name}"):
     """What removal saves in weights, on disk (where saved), in memory and key/value cache, and its dev loss."""
 
     VERSION = 3  # the bytes of the key/value cache
 
     variant: Variant
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [model_step(self.variant)]
-
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"dev": run.fingerprint("dev")}
+        return run.fingerprints_of("dev")
 
     def make(self, run: Run, work: Path) -> Result:
         model = model_of(run, self.variant)
@@ -251,6 +254,7 @@ class MeasureSavings(Step, stage="evaluate", name_format="measure/{0.variant.nam
         if run.generates:
             dev = Encoded(run.pairs("dev"), model.tokenizer, model.task.longest)
             with loss_forward(model.hf):
+                # Models of other tasks are measured by what `MeasureLosses` has of each sentence.
                 facts["dev_loss"] = dev_loss(model.hf, dev, 4096)
         facts["parameters"] = model.parameters
 
@@ -275,11 +279,9 @@ class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
 
     def inputs(self, run: Run) -> dict[str, Any]:
         plan = run.plan
-        return {
-            "dev": run.fingerprint("dev"),
-            "speed": plan.speed.model_dump(),
-            "search": plan.search.model_dump(),
-        }
+        speed = plan.speed.model_dump()
+        search = plan.search.model_dump()
+        return {"speed": speed, "search": search, **run.fingerprints_of("dev")}
 
     def make(self, run: Run, work: Path) -> Result:
         search = run.plan.search
@@ -339,16 +341,12 @@ class Choose(Step, stage="evaluate", name_format="choose", reveals=True):
 
 
 @dataclass(frozen=True)
-class SaveChosen(Step, stage="evaluate", name_format="save"):
+class SaveChosen(
+    OneModelStep, stage="evaluate", name_format="save", writes=["pruned/{0.variant.name}"]
+):
     """The weights of a chosen model that was cut without training, so it was not saved yet."""
 
     variant: Variant
-
-    def dependencies(self, run: Run) -> list[Step]:
-        return [model_step(self.variant)]
-
-    def outputs(self, run: Run) -> list[str]:
-        return [f"pruned/{self.variant.name}"]
 
     def make(self, run: Run, work: Path) -> Result:
         model_of(run, self.variant).save(below(work / STAGING / "pruned", self.variant.name))

@@ -28,12 +28,12 @@ Work = Callable[[Build], None]  # does a build
 
 @dataclass
 class StudyOutcome:
-    """How a study ended: builds in the order in which they ended, a sentence for each that failed, a reason for each that
-    therefore never ran."""
+    """How a study ended: builds in the order in which they ended, a sentence for each that failed, and those that
+    never ran because of them."""
 
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
     error: Exception | None = None
 
     def check(self) -> None:
@@ -229,15 +229,9 @@ def skip(graph: Sequence[Build], outcome: StudyOutcome) -> None:
     """Leave out every build that waits, however far away, for a failed one."""
     waits_for = {build.name: build.waits_for for build in graph}
     for name in build_order(graph):
-        if name in outcome.ended:
-            continue
-        for parent in waits_for[name]:
-            if parent in outcome.failed:
-                outcome.skipped[name] = f"{parent} failed"
-                break
-            if parent in outcome.skipped:
-                outcome.skipped[name] = outcome.skipped[parent]
-                break
+        without = {*outcome.failed, *outcome.skipped}
+        if name not in outcome.ended and not without.isdisjoint(waits_for[name]):
+            outcome.skipped.append(name)
 
 
 def expected(error: Exception | None) -> bool:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import start_token
 from headwise.data.text import ParallelText
+from headwise.errors import few_names
 from headwise.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
 from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
@@ -169,16 +170,9 @@ def plan_lines(builds: Sequence[Build]) -> list[str]:
         if build.was_done:
             words = "done"
         elif waits_for:
-            words += f"  after {name_some_steps(waits_for)}"
+            words += f"  after {few_names(waits_for)}"
         if build.exclusive:
             words += "  (exclusive)"
         lines.append(f"{build.name:<{width}}  {words}")
     done = len(builds) - len(to_do)
     return [*lines, f"{len(builds)} steps, {done} of them done" if done else f"{len(builds)} steps"]
-
-
-def name_some_steps(names: Sequence[str], most: int = 3) -> str:
-    """A list that stays on its line: `a, b and 40 more`."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

@@ -42,7 +42,7 @@ from headwise.roles.role_tests import (
     roles,
     share_of_words,
 )
-from headwise.study.model_steps import FULL_MODEL, full_model, model_of, prune_step
+from headwise.study.model_steps import OneModelStep, full_model, model_of
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
 from headwise.study.step import Step
@@ -51,7 +51,12 @@ from headwise.study.variants import Variant
 
 @dataclass(frozen=True)
 class ScorePass(
-    Step, stage="score", name_format="scores/{0.label}", distributed=True, late_in_other_runs=True
+    OneModelStep,
+    stage="score",
+    name_format="scores/{0.label}",
+    distributed=True,
+    late_in_other_runs=True,
+    writes=["{0.name}"],
 ):
     """The measures of one pass, sentence by sentence, in scores/LABEL/."""
 
@@ -59,16 +64,10 @@ class ScorePass(
     measures: tuple[str, ...]
     VERSION = 3  # long documents are read in windows
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [FULL_MODEL]
-
     def inputs(self, run: Run) -> dict[str, Any]:
-        inputs = {"measures": self.measures, "dev": run.fingerprint("dev"), "seed": run.plan.seed}
+        inputs = {"measures": self.measures, **run.seed_and("dev")}
         versions = {name: facts(name).version for name in self.measures if facts(name).version > 1}
         return {**inputs, "versions": versions} if versions else inputs
-
-    def outputs(self, run: Run) -> list[str]:
-        return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
         model, folder = full_model(run), below(work / STAGING, self.name)
@@ -112,28 +111,31 @@ def read_scores(run: Run) -> Measurement:
     return scores
 
 
+def write_csv(table: pd.DataFrame, work: Path, name: str) -> None:
+    """A table as an output of a step."""
+    write_text(work / STAGING / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+
+
 @dataclass(frozen=True)
 class ScoreUntrained(
-    Step, stage="score", name_format="untrained", distributed=True, late_in_other_runs=True
+    OneModelStep,
+    stage="score",
+    name_format="untrained",
+    distributed=True,
+    late_in_other_runs=True,
+    writes=["untrained.csv"],
 ):
     """untrained.csv: the scores of the model's untrained controls."""
 
     VERSION = 2  # long documents are read in windows
-
-    def dependencies(self, run: Run) -> list[Step]:
-        return [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
         scoring = run.scoring
         return {
             "measures": scoring.measures,
             "untrained": scoring.untrained,
-            "dev": run.fingerprint("dev"),
-            "seed": run.plan.seed,
+            **run.seed_and("dev"),
         }
-
-    def outputs(self, run: Run) -> list[str]:
-        return ["untrained.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
         scoring = run.scoring
@@ -148,22 +150,23 @@ class ScoreUntrained(
             model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress
         )
         if run.main:
-            write_text(
-                work / STAGING / "untrained.csv", found.to_csv(index=False, float_format="%.6g")
-            )
+            write_csv(found, work, "untrained")
         return {"untrained_models": count}
 
 
 @dataclass(frozen=True)
-class Score(Step, stage="score", name_format="score", late_in_other_runs=True):
+class Score(
+    Step,
+    stage="score",
+    name_format="score",
+    late_in_other_runs=True,
+    writes=["heads.csv", "heads.json", "lrp.csv"],
+):
     """heads.csv, its signature, and lrp.csv."""
 
     def dependencies(self, run: Run) -> list[Step]:
         controls = [ScoreUntrained()] if run.scoring.untrained else []
         return [*score_passes(run), *controls]
-
-    def outputs(self, run: Run) -> list[str]:
-        return ["heads.csv", "heads.json", "lrp.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
@@ -174,31 +177,25 @@ class Score(Step, stage="score", name_format="score", late_in_other_runs=True):
             model, text, scoring.measures, read_scores(run), run.plan.seed, controls
         )
         save_table(scores.table, scores.signature, work / STAGING / "heads.csv")
-        relevance = relevance_table(scores.relevance)
-        write_text(work / STAGING / "lrp.csv", relevance.to_csv(index=False, float_format="%.6g"))
+        write_csv(relevance_table(scores.relevance), work, "lrp")
         return {"left_out": text.left_out} if text.left_out else {}
 
 
 @dataclass(frozen=True)
 class MeasureInteractions(
-    Step, stage="score", name_format="interactions", distributed=True, late_in_other_runs=True
+    OneModelStep,
+    stage="score",
+    name_format="interactions",
+    distributed=True,
+    late_in_other_runs=True,
+    writes=Interactions.FILES,
 ):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
     VERSION = 3  # long documents are read in windows
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [FULL_MODEL]
-
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {
-            "pairs": run.scoring.pairs,
-            "dev": run.fingerprint("dev"),
-            "seed": run.plan.seed,
-        }
-
-    def outputs(self, run: Run) -> list[str]:
-        return ["interactions.csv", "interactions.json"]
+        return {"pairs": run.scoring.pairs, **run.seed_and("dev")}
 
     def make(self, run: Run, work: Path) -> Result:
         pairs = run.scoring.pairs
@@ -222,49 +219,46 @@ class MeasureInteractions(
 
 
 @dataclass(frozen=True)
-class Judge(Step, stage="score", name_format="judge", distributed=True, late_in_other_runs=True):
+class Judge(
+    Step,
+    stage="score",
+    name_format="judge",
+    distributed=True,
+    late_in_other_runs=True,
+    writes=["faithfulness.csv", "curves.csv"],
+):
     """Which score to believe: faithfulness.csv and curves.csv."""
 
     VERSION = 2  # the areas CPR and CMD
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [*score_passes(run)]
+    def dependencies(self, run: Run) -> list[ScorePass]:
+        return score_passes(run)
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {"random_orders": run.scoring.random_orders}
-
-    def outputs(self, run: Run) -> list[str]:
-        return ["faithfulness.csv", "curves.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
         model = full_model(run)
         text = model.task.batches(run.text("dev"), run.progress)
         collected = read_scores(run).sums
         judged = faithfulness(model, text, collected, run.scoring.random_orders, run.plan.seed)
-        for table, name in zip(judged, ("faithfulness", "curves"), strict=True):
-            if run.main:
-                write_text(
-                    below(work / STAGING, f"{name}.csv"),
-                    table.to_csv(index=False, float_format="%.6g"),
-                )
+        if run.main:
+            for table, name in zip(judged, ("faithfulness", "curves"), strict=True):
+                write_csv(table, work, name)
         return {}
 
 
 @dataclass(frozen=True)
-class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=True):
+class FindRoles(
+    OneModelStep, stage="roles", name_format="roles", late_in_other_runs=True, writes=["roles"]
+):
     """The tables of roles/, where the plan names a treebank or recordings or takes the embedded corpus, with their
     controls."""
 
     VERSION = 4  # in how many draws of the halves a role is confirmed
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [FULL_MODEL]
-
     def inputs(self, run: Run) -> dict[str, Any]:
         return {**role_inputs(run), "untrained": run.scoring.untrained}
-
-    def outputs(self, run: Run) -> list[str]:
-        return ["roles"]
 
     def make(self, run: Run, work: Path) -> Result:
         assert run.role_texts is not None
@@ -294,18 +288,17 @@ class FindRoles(Step, stage="roles", name_format="roles", late_in_other_runs=Tru
 
 @dataclass(frozen=True)
 class FindWords(
-    Step, stage="roles", name_format="words", distributed=True, late_in_other_runs=True
+    OneModelStep,
+    stage="roles",
+    name_format="words",
+    distributed=True,
+    late_in_other_runs=True,
+    writes=LostWords.FILES,
 ):
     """words.csv: the words that the model no longer says without a head."""
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [FULL_MODEL]
-
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"dev": run.fingerprint("dev"), "seed": run.plan.seed}
-
-    def outputs(self, run: Run) -> list[str]:
-        return list(LostWords.FILES)
+        return run.seed_and("dev")
 
     def make(self, run: Run, work: Path) -> Result:
         text = run.text("dev")
@@ -345,16 +338,15 @@ def role_inputs(run: Run) -> dict[str, Any]:
     """What roles are made from, beside the model."""
     assert run.role_texts is not None
     text, confirm = run.role_texts
-    declared = fingerprints()
-    return {
-        **({"declared": declared} if declared else {}),
+    inputs = {
         "roles": run.plan.roles.model_dump(),
-        "dev": run.fingerprint("dev"),
-        "train": run.fingerprint("train"),
         "treebank": text.fingerprint,
         "confirm": confirm.fingerprint if confirm else "the other half",
-        "seed": run.plan.seed,
+        **run.seed_and("train", "dev"),
     }
+    # Only where there are any: without the user's own roles, results made before there were such stay.
+    declared = fingerprints()
+    return {**inputs, "declared": declared} if declared else inputs
 
 
 def tested_pairs(run: Run) -> ParallelText | None:
@@ -372,37 +364,32 @@ def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
     total = data.all_words(subject_of(model))
     found = find_roles(model, data, run.plan.seed, share_of_words(total, run.progress))
     made = signature_of(model, **data.facts(), seed=run.plan.seed, heads=mask.heads.to_json())
-    return replace(
-        found,
-        table=numbered(found.table, mask),
-        roles=numbered(found.roles, mask),
-        labels=numbered(found.labels, mask),
-        causal=numbered(found.causal, mask),
-        signature=made,
-    )
+    tables: dict[str, Any] = {}
+    for name in ("table", "roles", "labels", "causal"):
+        tables[name] = numbered(getattr(found, name), mask)
+    return replace(found, **tables, signature=made)
 
 
 @dataclass(frozen=True)
-class Rescore(Step, stage="evaluate", name_format="rescored/{0.variant.name}", distributed=True):
+class Rescore(
+    OneModelStep,
+    stage="evaluate",
+    name_format="rescored/{0.variant.name}",
+    distributed=True,
+    writes=["{0.name}"],
+):
     """Scores and roles of a pruned model, in rescored/SETTING/: functions may have moved to other heads. Heads have the
     numbers of the full model."""
 
     variant: Variant
     VERSION = 4  # long documents are read in windows
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [prune_step(self.variant)]
-
     def inputs(self, run: Run) -> dict[str, Any]:
         return {
             "measures": run.scoring.pruned,
-            "dev": run.fingerprint("dev"),
-            "seed": run.plan.seed,
+            **run.seed_and("dev"),
             "roles": role_inputs(run) if run.treebanks else None,
         }
-
-    def outputs(self, run: Run) -> list[str]:
-        return [self.name]
 
     def make(self, run: Run, work: Path) -> Result:
         measures = run.scoring.pruned

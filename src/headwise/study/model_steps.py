@@ -56,13 +56,7 @@ class Train(
         plan = run.plan
         if isinstance(plan.model, str):
             return {"given": plan.model, "files": files_of(plan.model)}
-        return {
-            "shape": plan.model.model_dump(),
-            "recipe": run.training.model_dump(),
-            "seed": plan.seed,
-            "train": run.fingerprint("train"),
-            "dev": run.fingerprint("dev"),
-        }
+        return {**shape_and_recipe(run, plan.model), **run.seed_and("train", "dev")}
 
     def outputs(self, run: Run) -> list[str]:
         return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
@@ -72,7 +66,7 @@ class Train(
 
     def make(self, run: Run, work: Path) -> Result:
         shape = run.plan.model
-        texts = {"train": run.fingerprint("train"), "dev": run.fingerprint("dev")}
+        texts = run.fingerprints_of("train", "dev")
         if isinstance(shape, Architecture):
             return {**train_full_model(run, shape, work), **texts}
         model = load(shape, run.device)
@@ -97,6 +91,11 @@ def full_model(run: Run) -> Model:
     """The full model, made first where it is not there."""
     run.get_or_make(FULL_MODEL, with_weights=True)
     return run.full
+
+
+def shape_and_recipe(run: Run, shape: Architecture) -> dict[str, Any]:
+    """What a model that is trained from random weights is made from, beside seed and texts."""
+    return {"shape": shape.model_dump(), "recipe": run.training.model_dump()}
 
 
 def files_of(given: str) -> dict[str, str]:
@@ -135,8 +134,21 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     }
 
 
+class OneModelStep(Step):
+    """A step that works with one finished model: its variant, or the full model where it has none."""
+
+    def dependencies(self, run: Run) -> list[Step]:
+        return [model_step(self.variant_or_none or FULL)]
+
+
 @dataclass(frozen=True)
-class RankHeads(Step, stage="prune", name_format="ranking/{0.ranking.name}", distributed=True):
+class RankHeads(
+    OneModelStep,
+    stage="prune",
+    name_format="ranking/{0.ranking.name}",
+    distributed=True,
+    writes=["rankings/{0.ranking.name}.json"],
+):
     """A greedy order: the units of heads that go, the first first, in rankings/. Heads are ranked on the training text,
     so that dev chooses among models that did not see it, and test is read once."""
 
@@ -149,29 +161,22 @@ class RankHeads(Step, stage="prune", name_format="ranking/{0.ranking.name}", dis
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def dependencies(self, run: Run) -> list[Step]:
-        return [FULL_MODEL]
-
     def inputs(self, run: Run) -> dict[str, Any]:
         options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
         return {
             "score": self.ranking.score,
             "replicate": self.ranking.replicate,
-            "seed": run.plan.seed,
             **options,
-            "train": run.fingerprint("train"),
+            **run.seed_and("train"),
         }
-
-    def outputs(self, run: Run) -> list[str]:
-        return [f"rankings/{self.ranking.name}.json"]
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
         order = removal_order(removal_score(run, self.ranking, sweep.rescore), sweep)
         if run.main:
             units = [[str(head) for head in together] for together in order]
-            text = json.dumps(units) + "\n"
-            write_text(below(work / STAGING / "rankings", f"{self.ranking.name}.json"), text)
+            (file,) = self.outputs(run)
+            write_text(below(work / STAGING, file), json.dumps(units) + "\n")
         return {}
 
 
@@ -227,13 +232,12 @@ class Prune(
 
     def tuning_inputs(self, run: Run) -> dict[str, Any]:
         """What every model that is fine-tuned from the full one is made from, beside its variant."""
+        # A sweep says these for itself, in its options.
         unused = {"epochs", "learning_rate", "warmup", "schedule", "patience", "average"}
         return {
             "options": run.sweep(self.variant).training_options,
-            "seed": run.plan.seed,
             "training": run.training.model_dump(exclude=unused),
-            "train": run.fingerprint("train"),
-            "dev": run.fingerprint("dev"),
+            **run.seed_and("train", "dev"),
         }
 
     def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
@@ -256,12 +260,6 @@ class Prune(
         }
 
 
-def fresh_model(run: Run) -> Model:
-    """The full model, to be trained on."""
-    run.get_or_make(FULL_MODEL, with_weights=True)
-    return run.fresh()
-
-
 class PruneByGates(Prune):
     """Fine-tune with gates, decide, cut. Leaves gates/, too."""
 
@@ -277,7 +275,8 @@ class PruneByGates(Prune):
         return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
 
     def make(self, run: Run, work: Path) -> Result:
-        model = fresh_model(run)
+        run.get_or_make(FULL_MODEL, with_weights=True)
+        model = run.fresh()
         variant = self.variant
         sweep = run.sweep(variant)
         assert isinstance(sweep, GateSweep | TopKSweep)
@@ -326,7 +325,7 @@ class PruneGreedily(Prune):
         return {
             "kept": self.variant.heads_left,
             "train": self.tuning_inputs(run) if sweep.train else None,
-            "compensate": run.fingerprint("train") if sweep.compensate else None,
+            "compensate": run.text("train").fingerprint if sweep.compensate else None,
         }
 
     def make(self, run: Run, work: Path) -> Result:
@@ -353,33 +352,22 @@ class MakeControl(Prune):
     """A control: heads that its function chose, fine-tuned, or a model that it trained itself."""
 
     @property
-    def name_of_control(self) -> str:
-        assert self.variant.control is not None
-        return self.variant.control
-
-    @property
     def facts(self) -> Control:
-        return control[self.name_of_control]
+        assert self.variant.control is not None
+        return control[self.variant.control]
 
     def dependencies(self, run: Run) -> list[Step]:
         controlled = self.variant.controlled_variant
         return [FULL_MODEL, prune_step(controlled)] if controlled else [FULL_MODEL]
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        made_from = (
-            self.whole_training(run) if self.facts.random_weights else self.tuning_inputs(run)
-        )
+        shape = run.plan.model
+        if self.facts.random_weights:
+            assert isinstance(shape, Architecture)
+            made_from = {**shape_and_recipe(run, shape), **run.seed_and()}
+        else:
+            made_from = self.tuning_inputs(run)
         return {"control": self.variant.control, "version": self.facts.version, **made_from}
-
-    def whole_training(self, run: Run) -> dict[str, Any]:
-        """What a model that is trained from random weights is made from."""
-        plan = run.plan
-        assert isinstance(plan.model, Architecture)
-        return {
-            "shape": plan.model.model_dump(),
-            "seed": plan.seed,
-            "recipe": run.training.model_dump(),
-        }
 
     def outputs(self, run: Run) -> list[str]:
         return super().outputs(run) if self.facts.layout else [self.folder]
@@ -393,12 +381,13 @@ class MakeControl(Prune):
             made = Trained(made)
         if not isinstance(made, Trained):
             raise HeadwiseError(
-                f"The control '{self.name_of_control}' gave {made!r:.80}: its function must return the heads to keep "
+                f"The control '{self.variant.control}' gave {made!r:.80}: its function must return the heads to keep "
                 "(hw.HeadMask), or a model."
             )
         if run.main:
             if self.facts.layout:
                 layout = made.model.layout
+                # A model of another shape lost none of the full model's heads.
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
                 layout.save(below(work / STAGING, self.layout))

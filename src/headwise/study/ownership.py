@@ -119,6 +119,7 @@ def plan_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") ->
         name = f"{path}{key}"
         old = before.get(key)
         new = now.get(key)
+        # Texts may move to another folder or machine.
         moved = path == "data." and file_names(old) == file_names(new)
         if name == "pruning":
             yield from sweep_differences(by_name(old), by_name(new))

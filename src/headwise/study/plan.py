@@ -16,9 +16,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     field_validator,
     model_validator,
 )
@@ -379,20 +377,7 @@ class GreedySweep(Sweep, Greedy):
 SWEEPS: dict[str, type[Sweep]] = {"gates": GateSweep, "top-k": TopKSweep, "greedy": GreedySweep}
 
 
-def method_of(data: Any) -> str:
-    """The method of a section: its class."""
-    if isinstance(data, dict):
-        return str(data.get("method", "gates"))
-    # What is no section at all is refused as one of gates.
-    return str(getattr(data, "method", "gates"))
-
-
-AnySweep = Annotated[
-    Annotated[GateSweep, Tag("gates")]
-    | Annotated[TopKSweep, Tag("top-k")]
-    | Annotated[GreedySweep, Tag("greedy")],
-    Discriminator(method_of),
-]
+AnySweep = Annotated[GateSweep | TopKSweep | GreedySweep, Field(discriminator="method")]
 
 
 def penalty_range(ends: dict[str, Any]) -> list[float]:
@@ -452,7 +437,8 @@ class Plan(Strict):
         if isinstance(sweeps, dict):
             sweeps = [sweeps]
         for sweep in sweeps if isinstance(sweeps, list) else ():
-            if isinstance(sweep, dict) and sweep.get("method", "gates") not in list(SWEEPS):
+            # The default is put in: the method says which class a section is of.
+            if isinstance(sweep, dict) and sweep.setdefault("method", "gates") not in list(SWEEPS):
                 named = str(sweep["method"])
                 guess = did_you_mean(named, SWEEPS)
                 raise ValueError(f"the method '{named}'{guess} is none of {', '.join(SWEEPS)}")
@@ -535,18 +521,6 @@ class Plan(Strict):
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
     """Read a plan from TOML; `settings` are `key=value` changes on top, such as `training.epochs=3`."""
     path = Path(path)
-    try:
-        there = path.is_file()
-        is_folder = path.is_dir()
-        inside = (path / "plan.toml").is_file()
-    except OSError as error:  # too long for a name
-        raise HeadwiseError(
-            f"The plan {str(path)[:100]!r} cannot be read ({error.strerror})."
-        ) from None
-    if not there:
-        trouble = "is a folder" if is_folder else "does not exist"
-        hint = f", such as {path / 'plan.toml'}" if inside else " (examples/ has some)"
-        raise HeadwiseError(f"The plan {path} {trouble}: give the path of a TOML file{hint}.")
     return make_plan(read_toml(path), settings, f"The plan {path}")
 
 
@@ -554,8 +528,17 @@ def read_toml(path: Path) -> dict[str, Any]:
     """A plan's file as a dictionary."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise HeadwiseError(f"The plan {path} cannot be read ({error.strerror}).") from None
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        trouble = "is a folder" if path.is_dir() else "does not exist"
+        inside = (path / "plan.toml").is_file()
+        hint = f", such as {path / 'plan.toml'}" if inside else " (examples/ has some)"
+        raise HeadwiseError(
+            f"The plan {path} {trouble}: give the path of a TOML file{hint}."
+        ) from None
+    except OSError as error:  # such as a name that is too long, which nobody wants to read whole
+        raise HeadwiseError(
+            f"The plan {str(path)[:100]!r} cannot be read ({error.strerror})."
+        ) from None
     except UnicodeDecodeError:
         raise HeadwiseError(
             f"The plan {path} is no text (UTF-8): give the path of a TOML file."

@@ -42,7 +42,6 @@ def preflight(
     given = load_given if isinstance(plan.model, str) else None
     for run in runs:
         refuse_task(run)
-        refuse_role_texts(run)
     engine = plan.search.engine
     refuse_engine(engine, device)
     if given and engine != "transformers":
@@ -73,45 +72,56 @@ def preflight(
 
 
 def refuse_task(run: Run) -> None:
-    """Raise HeadwiseError for what models of this task cannot do."""
-    if run.generates:
-        return
-    refuse_prompts(run.plan)
-    if len(run.plan.data.one_sided) > 1:
-        raise HeadwiseError(
-            f"[data] has one-sided text and tables, but {run.plan.model} is {run.task.noun}: give train, dev and test "
-            "text of one kind."
-        )
-    noun = run.task.noun
-    if not run.task.trains:
-        refuse_training(run)
-    if "loss" not in run.task.provides:
-        refuse_loss(run)
-    if run.plan.search.engine != "transformers":
-        raise HeadwiseError(
-            f"The engine '{run.plan.search.engine}' translates, but {run.plan.model} is {noun}: leave --engine, or "
-            "[search] engine of the plan, out."
-        )
-    if run.plan.roles.pairs:
-        raise HeadwiseError(
-            f"[roles] pairs tests cross attention on sentence pairs, but {run.plan.model} is {noun}: leave it out."
-        )
+    """Raise HeadwiseError for what a plan asks of models whose task has no such thing."""
+    if not run.generates:
+        refuse_prompts(run.plan)
+    for what, instead in impossible(run):
+        raise HeadwiseError(f"{what}, but {run.plan.model} is {run.task.noun}: {instead}.")
 
 
-def refuse_role_texts(run: Run) -> None:
-    """Raise HeadwiseError for trees where the model hears, and for recordings where it reads."""
-    roles = run.plan.roles
-    model = f"{run.plan.model} is {run.task.noun}"
-    if run.task.reads_audio and (roles.treebank or roles.confirm):
-        raise HeadwiseError(
-            f"[roles] treebank and confirm are text, but {model}: take recordings = N, of the dev recordings."
-        )
-    if roles.words and not (run.task.reads_audio or "words" in run.task.provides):
-        raise HeadwiseError(
-            f"[roles] words needs a model that predicts words, but {model}: leave it out."
-        )
-    if roles.recordings and not run.task.reads_audio:
-        raise HeadwiseError(f"[roles] recordings needs a speech model, but {model}: leave it out.")
+def impossible(run: Run) -> Iterator[tuple[str, str]]:
+    """What a plan asks for that models of its task cannot do, and what to do instead."""
+    plan = run.plan
+    task = run.task
+    if not run.generates:
+        if len(plan.data.one_sided) > 1:
+            yield (
+                "[data] has one-sided text and tables",
+                "give train, dev and test text of one kind",
+            )
+        for sweep in () if task.trains else plan.pruning:
+            if sweep.trains:
+                greedy = isinstance(sweep, GreedySweep)
+                name = f"train = '{sweep.train}'" if greedy else f"method = '{sweep.method}'"
+                yield (
+                    f"[[pruning]] {name} trains by a loss",
+                    "headwise does not train it, so take method = 'greedy' without train",
+                )
+        if "loss" not in task.provides:
+            for sweep in plan.pruning:
+                assert isinstance(sweep, GreedySweep)  # others train
+                for score in sweep.score:
+                    if score not in TEXTLESS_ORDERS and not run.allows(score):
+                        yield (
+                            f"The score '{score}' needs a loss",
+                            f"take '{task.usual_score}' (--measure, or score in [[pruning]])",
+                        )
+            if run.scoring.pairs:
+                yield "[scoring] pairs needs a loss", "leave it out"
+        if plan.search.engine != "transformers":
+            yield (
+                f"The engine '{plan.search.engine}' translates",
+                "leave --engine, or [search] engine of the plan, out",
+            )
+        if plan.roles.pairs:
+            yield "[roles] pairs tests cross attention on sentence pairs", "leave it out"
+    roles = plan.roles
+    if task.reads_audio and (roles.treebank or roles.confirm):
+        yield "[roles] treebank and confirm are text", "take recordings = N, of the dev recordings"
+    if roles.words and not (task.reads_audio or "words" in task.provides):
+        yield "[roles] words needs a model that predicts words", "leave it out"
+    if roles.recordings and not task.reads_audio:
+        yield "[roles] recordings needs a speech model", "leave it out"
 
 
 def refuse_prompts(plan: Plan) -> None:
@@ -123,33 +133,6 @@ def refuse_prompts(plan: Plan) -> None:
                 raise HeadwiseError(
                     f"The {split} text {spec} has prompts in pairs, which heads are scored on: give one-sided text here."
                 )
-
-
-def refuse_training(run: Run) -> None:
-    """Raise HeadwiseError for sweeps that train, of models that headwise does not train."""
-    for sweep in run.plan.pruning:
-        if not isinstance(sweep, GreedySweep) or sweep.trains:
-            greedy = isinstance(sweep, GreedySweep)
-            name = f"train = '{sweep.train}'" if greedy else f"method = '{sweep.method}'"
-            raise HeadwiseError(
-                f"[[pruning]] {name} trains by a loss, but {run.plan.model} is {run.task.noun}, which headwise does not "
-                "train: take method = 'greedy' without train."
-            )
-
-
-def refuse_loss(run: Run) -> None:
-    """Raise HeadwiseError for sweeps that order heads by what needs a loss."""
-    model = f"{run.plan.model} is {run.task.noun}"
-    for sweep in run.plan.pruning:
-        assert isinstance(sweep, GreedySweep)
-        for score in sweep.score:
-            if score not in TEXTLESS_ORDERS and not run.allows(score):
-                raise HeadwiseError(
-                    f"The score '{score}' needs a loss, but {model}: take '{run.task.usual_score}' (--measure, or score in "
-                    "[[pruning]])."
-                )
-    if run.scoring.pairs:
-        raise HeadwiseError(f"[scoring] pairs needs a loss, but {model}: leave it out.")
 
 
 def refuse_heads(plan: Plan, model: Model) -> None:
@@ -242,6 +225,7 @@ def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None
     if not weights or not trained:
         return
     stay = len(trained) if plan.weights == "all" else 2
+    # A new checkpoint is written before the oldest one goes.
     need = weights * (stay + CHECKPOINT * (max(2, plan.training.average) + 1))
     disk = folder.absolute()
     while not disk.exists():

@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +72,14 @@ def ray_executor(
                 f"Every step of the study needs {in_words(needs)}, but no machine of Ray has so much "
                 f"({offers}): ask for fewer threads, or for device cpu."
             )
+        # A worker uses as many threads as it gets cores, and finds the modules that this process finds.
+        path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
+        worker_env = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
         task = ray.remote(do_build).options(
             num_cpus=threads,
             num_gpus=gpus,
             max_retries=RETRIES,
-            runtime_env={"env_vars": worker_env(threads)},
+            runtime_env={"env_vars": worker_env},
         )
         reports = folder.absolute() / ".work" / "progress"
         with progress.bars() as bars:
@@ -187,12 +190,6 @@ def in_words(resources: Mapping[str, float]) -> str:
     return " and ".join(words)
 
 
-def worker_env(threads: int) -> dict[str, str]:
-    """The environment of a worker: as many threads as it has cores, and the modules that this process finds."""
-    path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
-    return {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
-
-
 @dataclass(frozen=True)
 class WorkerSetup:
     """What a worker needs to know besides the build. folder: where the command runs; reports: where workers report."""
@@ -208,10 +205,15 @@ def do_build(setup: WorkerSetup, build: Build) -> tuple[Exception | None, str]:
     torch.set_num_threads(setup.threads)
     try:
         enter(setup.folder)
-        setup.make_work(FileProgress(below(setup.reports, f"{label_of(build.name)}.jsonl")))(build)
+        setup.make_work(FileProgress(report_file(setup.reports, build)))(build)
     except Exception as error:
         return portable(error), traceback.format_exc()
     return None, ""
+
+
+def report_file(reports: Path, build: Build) -> Path:
+    """Where a worker reports on a build."""
+    return below(reports, f"{label_of(build.name)}.jsonl")
 
 
 def enter(folder: str) -> None:
@@ -263,103 +265,89 @@ class FileProgress(Progress):
         yield
 
 
+@dataclass
+class Running:
+    """A build at a worker. report: the file that its worker writes. heading: empty once it is shown. row: its bar."""
+
+    name: str
+    report: Path
+    heading: str
+    started: float
+    bytes_read: int = 0
+    row: TaskID | None = None
+
+
+@dataclass
 class RayExecutor:
     """Builds as Ray tasks, `slots` at once, with a bar for each that runs."""
 
-    def __init__(
-        self,
-        ray: Any,
-        setup: Any,
-        task: Any,
-        reports: Path,
-        slots: int,
-        progress: Progress,
-        bars: Any,
-    ) -> None:
-        self.ray = ray
-        self.setup = setup
-        self.task = task
-        self.reports = reports
-        self.slots = slots
-        self.progress = progress
-        self.bars = bars
-        self.builds: dict[Any, Build] = {}  # those that run, by Ray's reference
-        # Of each build that runs, by its name:
-        self.headings: dict[str, str] = {}  # empty once it is shown
-        self.rows: dict[str, TaskID] = {}  # its bar
-        self.started: dict[str, float] = {}
-        self.bytes_read: dict[str, int] = {}  # of its worker's report
-
-    def report(self, name: str) -> Path:
-        return below(self.reports, f"{label_of(name)}.jsonl")
+    ray: Any
+    setup: Any
+    task: Any
+    reports: Path
+    slots: int
+    progress: Progress
+    bars: Any
+    running: dict[Any, Running] = field(default_factory=dict)  # by Ray's reference
 
     def start(self, build: Build, heading: str) -> None:
-        self.report(build.name).unlink(missing_ok=True)
-        self.headings[build.name] = heading
-        self.started[build.name] = time.monotonic()
-        self.bytes_read[build.name] = 0
-        self.builds[self.task.remote(self.setup, build)] = build
+        report = report_file(self.reports, build)
+        report.unlink(missing_ok=True)  # of a study that was killed
+        running = Running(build.name, report, heading, time.monotonic())
+        self.running[self.task.remote(self.setup, build)] = running
 
     def wait(self) -> BuildResult:
         """The next build that ends; Ray tries one whose process was killed again, from its last checkpoint."""
-        while True:
+        ready: list[Any] = []
+        while not ready:
+            # Short, so that bars move and a signal is answered.
             with signals_held():
-                ready = self.ray.wait(list(self.builds), timeout=0.5)[0]
-            for build in self.builds.values():
-                self.poll(build.name)
-            if ready:
-                break
-        build = self.builds.pop(ready[0])
+                ready = self.ray.wait(list(self.running), timeout=0.5)[0]
+            for running in self.running.values():
+                self.poll(running)
+        ended = self.running.pop(ready[0])
         try:
             error, trace = self.ray.get(ready[0])
         except self.ray.exceptions.WorkerCrashedError:
             error = HeadwiseError(f"Its process was killed {RETRIES + 1} times.")
             trace = ""
         except self.ray.exceptions.RayError as reason:
-            error = HeadwiseError(f"Ray could not run it: {first_line_of_error(reason)}")
-            trace = str(reason)
-        return self.result(build.name, error, trace)
-
-    def result(self, name: str, error: Exception | None, trace: str) -> BuildResult:
-        """How a build ended. Its bar is cleared away; what was made gets a line."""
-        made = not self.headings.pop(name)
-        seconds = time.monotonic() - self.started.pop(name)
-        if name in self.rows:
-            self.bars.remove_task(self.rows.pop(name))
+            trace = str(reason).strip()
+            first_line = (trace or type(reason).__name__).splitlines()[0]
+            error = HeadwiseError(f"Ray could not run it: {first_line}")
+        if ended.row is not None:
+            self.bars.remove_task(ended.row)
+        made = not ended.heading
         if made and error is None:
-            self.progress.say(f"  {name}: {about(seconds)}")
-        return BuildResult(name, error, trace, made)
+            self.progress.say(f"  {ended.name}: {about(time.monotonic() - ended.started)}")
+        return BuildResult(ended.name, error, trace, made)
 
-    def poll(self, name: str) -> None:
+    def poll(self, running: Running) -> None:
         """Show what a build's worker reported since the last time."""
-        if not self.report(name).exists():
+        if not running.report.exists():
             return
-        with self.report(name).open(encoding="utf-8") as file:
-            file.seek(self.bytes_read[name])
+        with running.report.open(encoding="utf-8") as file:
+            file.seek(running.bytes_read)
             text = file.read()
         lines = text[: text.rfind("\n") + 1]  # the last one may still be written
-        self.bytes_read[name] += len(lines.encode())
+        running.bytes_read += len(lines.encode())
         for event, value in map(json.loads, lines.splitlines()):
-            if self.headings[name]:
-                self.progress.say(self.headings[name])
-                self.headings[name] = ""
+            if running.heading:
+                self.progress.say(running.heading)
+                running.heading = ""
             if event == "say":
-                self.progress.say(f"  {name}: {value.strip()}")
+                self.progress.say(f"  {running.name}: {value.strip()}")
             elif event == "task":
-                if name in self.rows:
-                    self.bars.remove_task(self.rows[name])
-                self.rows[name] = self.bars.add_task(value, total=1.0, note="")
-            elif name in self.rows:
-                self.bars.update(self.rows[name], completed=value[0], note=value[1])
+                if running.row is not None:
+                    self.bars.remove_task(running.row)
+                running.row = self.bars.add_task(value, total=1.0, note="")
+            elif running.row is not None:
+                self.bars.update(running.row, completed=value[0], note=value[1])
 
     def stop(self) -> None:
         """Stop what still runs."""
-        for reference in self.builds:
+        for reference in self.running:
             self.ray.cancel(reference, force=True)
-        if self.builds:
-            self.ray.wait(list(self.builds), num_returns=len(self.builds), timeout=10)
+        if self.running:
+            self.ray.wait(list(self.running), num_returns=len(self.running), timeout=10)
         shutil.rmtree(self.reports, ignore_errors=True)
-
-
-def first_line_of_error(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

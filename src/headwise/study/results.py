@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.decoding.bleu import translation_answers
+from headwise.answers import Answers
 from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder, below
@@ -29,8 +29,14 @@ from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measu
 from headwise.pruning.target_count import settle_share
 from headwise.qualities import AGREEMENT, BLEU, Number, QualityMeasure
 from headwise.statistics import over_seeds
-from headwise.study.evaluation_steps import Choose, CompareOrders, MeasureSavings
-from headwise.study.model_steps import FULL_MODEL, lost_no_head, model_step
+from headwise.study.evaluation_steps import (
+    Choose,
+    CompareOrders,
+    MeasureSavings,
+    read_translations,
+    translation_file,
+)
+from headwise.study.model_steps import lost_no_head, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
 from headwise.study.records import OF_TABLES, Result
 from headwise.study.run import Run
@@ -164,28 +170,43 @@ class Tables:
             numbers[split, measure, ""] = Number(*number)
         compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)
         orders = self.result(f"orders/{split}/{variant.name}").get("against", {})
-        changes = {
-            **changes_by_reference(evaluation["against"], compared, quality),
-            **changes_by_reference(orders, {name: name for name in orders}, quality),
-        }
-        for reference, change in changes.items():
+        against = {**evaluation["against"], **orders}
+        compared |= {name: name for name in orders}
+        for reference, change in changes_by_reference(against, compared, quality).items():
             numbers[split, quality.name, reference] = change
         return numbers
 
     def facts(self) -> dict[str, Any]:
         """What run.json says: how every number of the run was made."""
         records = self.run.store.records()
+        full = self.build_result(FULL)
         environments = [r["environment"] for r in records.values() if "environment" in r]
         # Where the steps were done, which may be elsewhere than where this table is written.
         info = combined(environments or [environment_info()])
         training = records.get("train", {})
+        choose = self.steps["choose"]
+        assert isinstance(choose, Choose)
         facts: dict[str, Any] = {
-            "signature": self.signature(info, training),
+            # What all numbers of the run were made from.
+            "signature": {
+                "plan": self.plan.name,
+                "seed": self.plan.seed,
+                "model": training.get("key"),
+                "train": full.get("train"),
+                "dev": full.get("dev"),
+                "kinds": self.every_kind,
+                "device": training.get("device", self.run.device),
+                "dtype": full.get("dtype"),
+                "machine": info["machine"],
+                "kernel": info["kernel"],
+                "threads": info["threads"],
+                "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
+            },
             "versions": info["versions"],
             "threads": info["threads"],
             "seconds": {name: record["seconds"] for name, record in records.items()},
             "devices": sorted({r["device"] for r in records.values() if "device" in r}),
-            **self.chosen(),
+            **(self.run.result(choose) or choose.choice(self.run)),
             "notes": {},
             "doubts": {},
             "settings": {},
@@ -196,9 +217,9 @@ class Tables:
             if number := self.result(f"evaluate/{split}/{FULL.name}").get("sentences"):
                 facts["sentences"][split] = number
         for variant in self.variants:
-            if self.run.result(model_step(variant)) is None:
+            build = self.run.result(model_step(variant))
+            if build is None:
                 continue
-            build = self.build_result(variant)
             if "notes" in build:
                 facts["notes"][variant.name] = [*build["notes"], *self.without_controls(variant)]
             evaluated = self.result(f"evaluate/dev/{variant.name}")
@@ -206,30 +227,12 @@ class Tables:
             if doubts:
                 facts["doubts"][variant.name] = doubts
             facts["settings"][variant.name] = self.settings(variant)
-        if attention := (self.run.result(FULL_MODEL) or {}).get("attention"):
+        if attention := full.get("attention"):
             facts["attention"] = attention
         for name in ("score", "roles", "words", "interactions"):
             if result := self.result(name):
                 facts[name] = result
         return {**facts, **self.bleu_signatures()}
-
-    def signature(self, info: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
-        """What all numbers of the run were made from. info: where it was made; training: the record of the full model."""
-        full = self.run.result(FULL_MODEL) or {}
-        return {
-            "plan": self.plan.name,
-            "seed": self.plan.seed,
-            "model": training.get("key"),
-            "train": full.get("train"),
-            "dev": full.get("dev"),
-            "kinds": self.every_kind,
-            "device": training.get("device", self.run.device),
-            "dtype": full.get("dtype"),
-            "machine": info["machine"],
-            "kernel": info["kernel"],
-            "threads": info["threads"],
-            "engine": self.result(f"translate/dev/{FULL.name}").get("engine"),
-        }
 
     def bleu_signatures(self) -> dict[str, str]:
         """How translations were scored (sacreBLEU's signatures), by name; those of dev under a name of their own where
@@ -241,12 +244,6 @@ class Tables:
             if signature != signatures[name]:
                 signatures[f"dev_{name}"] = signature
         return signatures
-
-    def chosen(self) -> dict[str, Any]:
-        """The choice, or what it would be by now."""
-        step = self.steps["choose"]
-        assert isinstance(step, Choose)
-        return self.run.result(step) or step.choice(self.run)
 
     def without_controls(self, variant: Variant) -> list[str]:
         """A note on the controls that a variant does not have."""
@@ -262,6 +259,12 @@ class Tables:
         ranking = variant.ranking
         greedy = sweep if isinstance(sweep, GreedySweep) else None
         heads = self.run.mask(variant).heads
+        orders = {}
+        step = self.steps.get(f"orders/dev/{variant.name}")
+        if isinstance(step, CompareOrders):
+            for other, _ in step.others:
+                assert other.ranking is not None
+                orders[other.ranking.reference] = other.name
         return {
             "sweep": sweep.name,
             "kinds": sweep.kinds,
@@ -278,20 +281,9 @@ class Tables:
             "train": getattr(sweep, "train", None),
             "compensate": bool(greedy and greedy.compensate),
             "settle": share_after_decision(sweep, variant),
-            "against": {**comparison_names(self.plan.pruning, variant), **self.orders(variant)},
+            "against": {**comparison_names(self.plan.pruning, variant), **orders},
             "best_other": self.result(f"orders/dev/{variant.name}").get("best"),
         }
-
-    def orders(self, variant: Variant) -> dict[str, str]:
-        """The models of other orders that a model is compared with, by `reference`."""
-        step = self.steps.get(f"orders/dev/{variant.name}")
-        if not isinstance(step, CompareOrders):
-            return {}
-        names = {}
-        for other, _ in step.others:
-            assert other.ranking is not None
-            names[other.ranking.reference] = other.name
-        return names
 
 
 def share_after_decision(sweep: Sweep, variant: Variant) -> float | None:
@@ -313,6 +305,7 @@ def changes_by_reference(
 
     def reversed_change(value: float) -> float:
         """The change from the other model to this one, as that from this one to the other."""
+        # A change in % is relative to another value each way: +25 % one way is −20 % back.
         if quality.relative:
             return 100 * (1 / (1 + value / 100) - 1)
         return -value
@@ -361,17 +354,38 @@ class SeedTable:
     settings: Mapping[str, Mapping[str, Any]]
     numbers: Mapping[str, Measurements]
     against: Mapping[str, Mapping[str, str]]
+    resamples: dict[tuple[str, str], np.ndarray | None] = field(default_factory=dict)
 
     def bleu(self, setting: str, split: str, reference: str) -> float | None:
         """BLEU of a setting, or its change from another model; None where it was not measured."""
         numbers = self.numbers.get(setting)
         return None if numbers is None else numbers.of(BLEU.name, split, reference).value
 
-    def other(self, setting: str, reference: str) -> str | None:
-        """The model that a change of a setting is from."""
-        if reference == FULL.name:
-            return FULL.name
-        return self.against.get(setting, {}).get(reference)
+    def resampled(self, setting: str, split: str, reference: str) -> np.ndarray | None:
+        """The same in every resample (1000) of the sentences; None where a translation is missing."""
+        own = self.resampled_bleu(setting, split)
+        if not reference or own is None:
+            return own
+        models = {FULL.name: FULL.name, **self.against.get(setting, {})}
+        other = self.resampled_bleu(models[reference], split) if reference in models else None
+        if other is None:
+            return None
+        change: np.ndarray = other - own if reference == "pruned" else own - other
+        return change
+
+    def resampled_bleu(self, setting: str, split: str) -> np.ndarray | None:
+        key = (setting, split)
+        if key not in self.resamples:
+            answers = self.answers(setting, split)
+            self.resamples[key] = None if answers is None else answers.drawn()
+        return self.resamples[key]
+
+    def answers(self, setting: str, split: str) -> Answers | None:
+        """The translation of a split by one model, if it is there."""
+        names = (setting, "reference")
+        if all(below(self.folder, translation_file(split, name)).is_file() for name in names):
+            return read_translations(self.folder, split, setting)
+        return None
 
 
 def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
@@ -424,87 +438,39 @@ def read_seed_table(folder: Path) -> SeedTable | None:
 
 def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
     """The rows of one data set, setting by setting in the order of the runs."""
-    texts = {split: ResampledBleu(split) for split in SPLITS}
     settings = dict.fromkeys(name for run in runs for name in run.settings)
     references = ("", FULL.name, *comparison_references())
     for name, split, reference in product(settings, SPLITS, references):
         values = []
         measured = []
+        draws = []
         for run in runs:
             value = run.bleu(name, split, reference)
             if value is not None:
                 values.append(value)
                 measured.append(run)
+                draws.append(run.resampled(name, split, reference))
         if len(measured) < 2:
             continue
-        draws = [texts[split].draws(run, name, reference) for run in measured]
         low, high, units = None, None, None
         # Where a seed lacks a translation there is no interval.
         complete = [draw for draw in draws if draw is not None]
-        if len(complete) == len(measured):
-            units = texts[split].units
+        answers = measured[0].answers(name, split)
+        if answers is not None and len(complete) == len(measured):
+            units = answers.units
             low, high = over_seeds(np.stack(complete), units)
         mean = Number(fmean(values), low, high, units=units)
         (row,) = Measurements({(split, BLEU.name, reference): mean}).rows()
-        yield seed_facts(measured, name) | dict(zip(MEASURED, row, strict=True))
-
-
-def seed_facts(runs: Sequence[SeedTable], name: str) -> dict[str, Any]:
-    """What a setting is, over the runs that have a number of it."""
-    # The full model's kinds of heads are those of each seed's sweeps, so its counts do not compare between seeds.
-    counted = runs[:1] if name == FULL.name else runs
-    kept = [int(run.settings[name]["kept"]) for run in counted]
-    setting = runs[0].settings[name]
-    return {
-        "method": setting["method"],
-        "kinds": setting["kinds"],
-        "penalty": setting["penalty"],
-        "total": setting["total"],
-        "setting": name,
-        "seeds": len(runs),
-        "kept": fmean(kept),
-        "kept_low": min(kept),
-        "kept_high": max(kept),
-    }
-
-
-class ResampledBleu:
-    """BLEU of resampled sentences, by run and setting, of one split. units: how many sentences of one length say as much
-    as those of the text."""
-
-    def __init__(self, split: str) -> None:
-        self.split = split
-        self.by_model: dict[tuple[Path, str], np.ndarray | None] = {}
-        self.units = np.inf
-
-    def draws(self, run: SeedTable, setting: str, reference: str) -> np.ndarray | None:
-        """BLEU in every resample (1000), or its change from another model; None where a translation is missing."""
-        own = self.bleu(run, setting)
-        if not reference or own is None:
-            return own
-        name = run.other(setting, reference)
-        other = None if name is None else self.bleu(run, name)
-        if other is None:
-            return None
-        change: np.ndarray = other - own if reference == "pruned" else own - other
-        return change
-
-    def bleu(self, run: SeedTable, setting: str) -> np.ndarray | None:
-        """BLEU of one model in every resample, computed once."""
-        key = (run.folder, setting)
-        if key not in self.by_model:
-            folder = below(run.folder / "translations", self.split)
-            self.by_model[key] = self.resampled(folder, setting)
-        return self.by_model[key]
-
-    def resampled(self, folder: Path, setting: str) -> np.ndarray | None:
-        """BLEU of the translation in a folder in every resample; None where there is none."""
-        translation = below(folder, f"{setting}.txt")
-        reference = folder / "reference.txt"
-        if not (translation.is_file() and reference.is_file()):
-            return None
-        lines = translation.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        references = reference.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-        answers = translation_answers([lines], references)
-        self.units = answers.units
-        return answers.drawn()
+        # The full model's kinds of heads are those of each seed's sweeps, so its counts do not compare between seeds.
+        counted = measured[:1] if name == FULL.name else measured
+        kept = [int(run.settings[name]["kept"]) for run in counted]
+        setting = measured[0].settings[name]
+        yield {
+            **{fact: setting[fact] for fact in ("method", "kinds", "penalty", "total")},
+            "setting": name,
+            "seeds": len(measured),
+            "kept": fmean(kept),
+            "kept_low": min(kept),
+            "kept_high": max(kept),
+            **dict(zip(MEASURED, row, strict=True)),
+        }

@@ -120,7 +120,7 @@ class Run:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the texts that were read so far, by split."""
+        """The fingerprints of the texts that were read so far, by split."""
         return {split: text.fingerprint for split, text in self.texts.items()}
 
     # Texts
@@ -181,8 +181,13 @@ class Run:
         assert isinstance(text, ParallelText)
         return text
 
-    def fingerprint(self, split: Split) -> str:
-        return self.text(split).fingerprint
+    def fingerprints_of(self, *splits: Split) -> dict[str, str]:
+        """The fingerprints of texts, which are read for them."""
+        return {split: self.text(split).fingerprint for split in splits}
+
+    def seed_and(self, *splits: Split) -> dict[str, Any]:
+        """The seed and the texts that a step's result depends on."""
+        return {"seed": self.plan.seed, **self.fingerprints_of(*splits)}
 
     @cached_property
     def treebanks(self) -> tuple[Treebank, Treebank | None] | None:

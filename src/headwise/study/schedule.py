@@ -72,16 +72,19 @@ class Schedule:
         self.refined_penalties: dict[int, list[float]] = {}
         for index, sweep in enumerate(run.plan.pruning):
             self.refined_penalties[index] = penalties_made_before(run, sweep)
+        self.known: list[Variant] = []  # the variants so far; `variants` finds them
 
     # Variants
 
     def variants(self) -> list[Variant]:
         """Every variant that is known by now, those to be trained from random weights last."""
-        variants = self.variants_before_choice()
-        variants += self.variants_of_other_orders(variants)
-        return sorted(variants, key=lambda variant: variant.from_random_weights)
+        # In two steps: what the choice adds is only known by the variants that it chooses among.
+        self.known = self.variants_before_choice()
+        self.known += self.variants_of_other_orders()
+        self.known.sort(key=lambda variant: variant.from_random_weights)
+        return self.known
 
-    def variants_of_other_orders(self, variants: Sequence[Variant]) -> list[Variant]:
+    def variants_of_other_orders(self) -> list[Variant]:
         """The models of other greedy orders, with as many heads as those that they are compared with.
 
         Where a sweep asks for no number of heads, there are none before the choice.
@@ -91,12 +94,12 @@ class Schedule:
             if not isinstance(sweep, GreedySweep):
                 continue
             counts = []
-            for variant in self.compared_with_other_orders(index, variants):
+            for variant in self.compared_with_other_orders(index):
                 if variant.heads_left is not None and variant.heads_left not in counts:
                     counts.append(variant.heads_left)
+            # Without counts the task is not asked for: that would read the configuration of a given model.
             if counts:
-                scores = [score for score in sweep.compare if self.is_measurable(score)]
-                others += models_for_comparison(sweep, index, scores, counts)
+                others += models_for_comparison(sweep, index, self.other_scores(sweep), counts)
         return others
 
     def models_after_choice(self) -> int:
@@ -106,20 +109,20 @@ class Schedule:
         models = 0
         for index, sweep in enumerate(self.run.plan.pruning):
             if isinstance(sweep, GreedySweep) and not sweep.keep:
-                scores = [score for score in sweep.compare if self.is_measurable(score)]
-                models += len(models_for_comparison(sweep, index, scores, [1]))
+                models += len(models_for_comparison(sweep, index, self.other_scores(sweep), [1]))
         return models
 
-    def is_measurable(self, score: str) -> bool:
-        """Whether heads can be ranked by a score in models of this task."""
-        return score in TEXTLESS_ORDERS or self.run.allows(score)
+    def other_scores(self, sweep: GreedySweep) -> list[str]:
+        """The scores of other orders that can rank heads in models of this task."""
+        allows = self.run.allows
+        return [score for score in sweep.compare if score in TEXTLESS_ORDERS or allows(score)]
 
-    def compared_with_other_orders(self, index: int, variants: Sequence[Variant]) -> list[Variant]:
+    def compared_with_other_orders(self, index: int) -> list[Variant]:
         """The models of a greedy sweep that are compared with those of other orders: those of the number of heads that
         was asked for, or else the chosen one."""
-        chosen = self.chosen(variants)
+        chosen = self.chosen()
         compared = []
-        for variant in variants:
+        for variant in self.known:
             if variant.sweep_index != index or not self.is_candidate(variant):
                 continue
             if lost_no_head(self.run, variant):
@@ -128,12 +131,12 @@ class Schedule:
                 compared.append(variant)
         return compared
 
-    def chosen(self, variants: Sequence[Variant]) -> str | None:
+    def chosen(self) -> str | None:
         """The name of the variant that was chosen on dev; None before the choice, or where none was."""
         # Before the choice there is no need to make up its step.
         if not self.run.store.record("choose"):
             return None
-        result = self.run.result(self.choose_step(variants)) or {}
+        result = self.run.result(self.choose_step()) or {}
         chosen: str | None = result.get("chosen")
         return chosen
 
@@ -165,10 +168,13 @@ class Schedule:
             return refined_penalties
         while len(refined_penalties) < sweep.refine:
             tried = [*sweep.penalty, *refined_penalties]
-            measured = self.heads_and_quality_by_penalty(
-                own_models(sweep, index, None, refined_penalties)
-            )
-            next_penalty = penalty_at_steepest_change(measured, tried)
+            models = own_models(sweep, index, None, refined_penalties)
+            measured = self.measured([model for model in models if model.penalty is not None])
+            by_penalty = {}
+            for model, heads_and_quality in measured.items():
+                assert model.penalty is not None
+                by_penalty[model.penalty] = heads_and_quality
+            next_penalty = penalty_at_steepest_change(by_penalty, tried)
             if next_penalty is None:
                 break
             refined_penalties.append(next_penalty)
@@ -189,9 +195,13 @@ class Schedule:
             of_order = [variant for variant in steps if variant.ranking == ranking]
             is_ranked = self.run.store.record(RankHeads(index, ranking).name)
             while is_ranked and ranking.score != "random":
-                lost = self.lost_by_removed(of_order, total)
-                if not lost:
+                measured = self.measured(of_order)
+                if not measured:
                     break
+                lost = {0: 0.0}
+                for variant, (_, quality) in measured.items():
+                    assert variant.heads_left is not None
+                    lost[total - variant.heads_left] = -quality
                 removed = next_size(lost, read_order(self.run, ranking), limit)
                 tried = {variant.heads_left for variant in of_order}
                 if removed is None or total - removed in tried:  # tried, and failed
@@ -201,40 +211,18 @@ class Schedule:
             models += [variant for variant in of_order if variant.between_steps]
         return models
 
-    def lost_by_removed(self, variants: Sequence[Variant], total: int) -> dict[int, float]:
-        """What models lose on dev, by how many of `total` heads they lack; empty until all that did not fail are
-        evaluated."""
-        lost = {0: 0.0}
+    def measured(self, variants: Sequence[Variant]) -> dict[Variant, tuple[int, float]]:
+        """How many heads variants keep and their quality on dev; empty until all that did not fail are evaluated."""
+        measured = {}
         for variant in variants:
             if self.has_failed(variant):
                 continue
-            heads_and_quality = self.heads_and_quality(variant)
-            if heads_and_quality is None:
+            # By its name, not its key: that would need the answers of all models it is compared with.
+            record = self.run.store.record(f"evaluate/dev/{variant.name}")
+            if not record or self.run.result(prune_step(variant)) is None:
                 return {}
-            assert variant.heads_left is not None
-            lost[total - variant.heads_left] = -heads_and_quality[1]
-        return lost
-
-    def heads_and_quality_by_penalty(
-        self, variants: Sequence[Variant]
-    ) -> dict[float, tuple[int, float]]:
-        """How many heads each λ keeps and its quality on dev; empty until all that did not fail are evaluated."""
-        measured: dict[float, tuple[int, float]] = {}
-        for variant in variants:
-            if variant.penalty is None or self.has_failed(variant):
-                continue
-            heads_and_quality = self.heads_and_quality(variant)
-            if heads_and_quality is None:
-                return {}
-            measured[variant.penalty] = heads_and_quality
+            measured[variant] = (len(self.run.mask(variant)), gain(self.run, record["result"]))
         return measured
-
-    def heads_and_quality(self, variant: Variant) -> tuple[int, float] | None:
-        """How many heads a variant keeps and its quality on dev, once it is evaluated."""
-        record = self.run.store.record(self.steps_until_evaluated(variant)[-1].name)
-        if not record or self.run.result(prune_step(variant)) is None:
-            return None
-        return len(self.run.mask(variant)), gain(self.run, record["result"])
 
     def refine_shortfall_notes(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
@@ -255,20 +243,17 @@ class Schedule:
         """Whether a variant, its evaluation, or what it is made from failed."""
         if not self.failed:
             return False
-        for step in self.steps_until_evaluated(variant):
-            if step.name in self.failed:
-                return True
+        names = [prune_step(variant).name, f"evaluate/dev/{variant.name}"]
+        if variant.ranking:
+            names.append(RankHeads(variant.sweep_index, variant.ranking).name)
+        if self.run.generates:
+            names.append(Translate("dev", variant).name)
+        else:
+            names.append(MeasureLosses("dev", (variant,)).name)
+        if not self.failed.keys().isdisjoint(names):
+            return True
         controlled = variant.controlled_variant
         return controlled is not None and self.has_failed(controlled)
-
-    def steps_until_evaluated(self, variant: Variant) -> list[Step]:
-        """What makes one variant and evaluates it on dev, compared with no other; the evaluation is last."""
-        steps: list[Step] = []
-        if variant.ranking:
-            steps.append(RankHeads(variant.sweep_index, variant.ranking))
-        answer_step = self.answer_step(variant, [variant], "dev")
-        evaluation = Evaluate("dev", variant, answer_step)
-        return [*steps, prune_step(variant), answer_step, evaluation]
 
     # Steps
 
@@ -297,55 +282,49 @@ class Schedule:
         if run.plan.roles.words:
             yield FindWords()
         variants = self.variants()
-        yield from self.measuring_steps(FULL, variants)
+        yield from self.measuring_steps(FULL)
         for variant in variants:
             if variant.ranking:
                 yield RankHeads(variant.sweep_index, variant.ranking)
         for variant in variants:
             yield prune_step(variant)
-            yield from self.measuring_steps(variant, variants)
+            yield from self.measuring_steps(variant)
             if self.is_analysed_again(variant):
                 yield Rescore(variant)
-        yield from self.last_steps(variants)
+        yield from self.last_steps()
 
-    def measuring_steps(
-        self, variant: Variant, variants: Sequence[Variant], split: Split = "dev"
-    ) -> Iterator[Step]:
+    def measuring_steps(self, variant: Variant, split: Split = "dev") -> Iterator[Step]:
         """What measures one variant on a split."""
-        yield self.answer_step(variant, variants, split)
-        yield self.evaluation_step(variant, variants, split)
+        yield self.answer_step(variant, split)
+        yield self.evaluation_step(variant, split)
         if split == "dev":
             yield MeasureSavings(variant)
 
-    def answer_step(self, variant: Variant, variants: Sequence[Variant], split: Split) -> Answer:
+    def answer_step(self, variant: Variant, split: Split) -> Answer:
         """The step that has a variant's answers on a split."""
         if self.run.generates:
             return Translate(split, variant)
-        return MeasureLosses(split, self.measured_together(variant, variants))
+        return MeasureLosses(split, self.measured_together(variant))
 
-    def evaluation_step(
-        self, variant: Variant, variants: Sequence[Variant], split: Split
-    ) -> Evaluate:
+    def evaluation_step(self, variant: Variant, split: Split) -> Evaluate:
         """The step that says how good a variant's answers are, and compares them with those of others."""
-        answer_step = self.answer_step(variant, variants, split)
+        answer_step = self.answer_step(variant, split)
         if variant == FULL:
             return Evaluate(split, variant, answer_step)
 
         others = []
         for name in comparison_names(self.run.plan.pruning, variant).values():
-            others += [other for other in variants if other.name == name]
+            others += [other for other in self.known if other.name == name]
 
         # All but translations are measured together with the full model's.
-        of_full = self.answer_step(FULL, variants, split) if self.run.generates else answer_step
+        of_full = self.answer_step(FULL, split) if self.run.generates else answer_step
         answers = [(FULL, of_full)]
         for other in others:
             if not self.has_failed(other):
-                answers.append((other, self.answer_step(other, variants, split)))
+                answers.append((other, self.answer_step(other, split)))
         return Evaluate(split, variant, answer_step, tuple(answers))
 
-    def measured_together(
-        self, variant: Variant, variants: Sequence[Variant]
-    ) -> tuple[Variant, ...]:
+    def measured_together(self, variant: Variant) -> tuple[Variant, ...]:
         """All models of the steps of a variant's greedy order that did not fail: they are measured together. Any other
         variant is measured alone, the full model with none."""
         if variant == FULL:
@@ -353,7 +332,7 @@ class Schedule:
         if variant.ranking is None or variant.between_steps:
             return (variant,)
         together = []
-        for other in variants:
+        for other in self.known:
             if other.ranking != variant.ranking or other.between_steps:
                 continue
             if prune_step(other).name not in self.failed:
@@ -365,57 +344,51 @@ class Schedule:
         wanted = bool(self.run.scoring.pruned) or self.run.treebanks is not None
         return wanted and variant.control is None and variant.ranking is None
 
-    def last_steps(self, variants: Sequence[Variant]) -> Iterator[Step]:
+    def last_steps(self) -> Iterator[Step]:
         """The choice on dev, then the test text and speed."""
         run = self.run
-        finished = [FULL]
-        for variant in variants:
-            if not self.has_failed(variant):
-                finished.append(variant)
+        finished = [variant for variant in self.known if not self.has_failed(variant)]
+        finished = [FULL, *finished]
+        yield self.choose_step()
+        yield from self.order_comparisons("dev")
 
-        yield self.choose_step(variants)
-        yield from self.order_comparisons(variants, "dev")
-
-        chosen = self.chosen(variants)
-        for variant in variants:
+        chosen = self.chosen()
+        for variant in self.known:
             if variant.name == chosen and not prune_step(variant).saves_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
             for variant in finished:
-                yield from self.measuring_steps(variant, variants, "test")
-            yield from self.order_comparisons(variants, "test")
+                yield from self.measuring_steps(variant, "test")
+            yield from self.order_comparisons("test")
         if run.generates:
             yield MeasureSpeed(self.variants_to_time(finished, chosen))
 
-    def choose_step(self, variants: Sequence[Variant]) -> Choose:
+    def choose_step(self) -> Choose:
         """The choice among the candidates that did not fail."""
         candidates = []
-        for variant in variants:
+        for variant in self.known:
             if self.is_candidate(variant) and not self.has_failed(variant):
-                candidates.append(self.evaluation_step(variant, variants, "dev"))
+                candidates.append(self.evaluation_step(variant, "dev"))
         return Choose(tuple(candidates))
 
-    def order_comparisons(
-        self, variants: Sequence[Variant], split: Split
-    ) -> Iterator[CompareOrders]:
+    def order_comparisons(self, split: Split) -> Iterator[CompareOrders]:
         """What compares models of greedy removal with those of other orders that have as many heads."""
         for index, sweep in enumerate(self.run.plan.pruning):
             if not isinstance(sweep, GreedySweep):
                 continue
             greedy = []
-            for variant in variants:
+            for variant in self.known:
                 is_own = variant.sweep_index == index and variant.ranking is not None
                 if is_own and not self.has_failed(variant):
-                    greedy.append((variant, self.answer_step(variant, variants, split)))
-            compared = self.compared_with_other_orders(index, variants)
-            for variant, answer_step in greedy:
-                if variant not in compared:
-                    continue
+                    greedy.append(variant)
+            compared = self.compared_with_other_orders(index)
+            for variant in greedy:
                 others = []
-                for other, other_answer_step in greedy:
+                for other in greedy:
                     if other.heads_left == variant.heads_left and other != variant:
-                        others.append((other, other_answer_step))
-                if others:
+                        others.append((other, self.answer_step(other, split)))
+                if others and variant in compared:
+                    answer_step = self.answer_step(variant, split)
                     yield CompareOrders(split, variant, answer_step, tuple(others))
 
     def steps_before(self, step: Step, steps: Sequence[Step]) -> list[str]:

@@ -32,7 +32,8 @@ class Step(ABC):
     in a run. distributed: all processes of a run make it together; any other step is made by the
     main process alone. exclusive: nothing else may run at the same time (timings). reproducible:
     when it is made again from the same inputs, its model must be the same, or its outputs where it
-    has no model. reveals: its result may add steps to the schedule, which is asked again after it.
+    has no model. reveals: its result may add steps to the schedule, which is asked again after it. writes: the
+    files and folders that it writes, relative to the run folder, with fields as in name_format.
 
     Three attributes say when a study makes the step. after_everything_else: every run makes it at
     the end. late_in_other_runs: the first run makes it in the usual order, the others at the end,
@@ -50,6 +51,7 @@ class Step(ABC):
     reproducible: ClassVar[bool] = False
     reveals: ClassVar[bool] = False
     late_in_other_runs: ClassVar[bool] = False
+    writes: ClassVar[Sequence[str]] = ()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         # `class Train(Step, stage="train")` sets Train.stage: no field, because all steps of a
@@ -94,11 +96,11 @@ class Step(ABC):
         return {}
 
     def outputs(self, run: Run) -> Sequence[str]:
-        """The files and folders that the step writes, relative to the run folder."""
-        return ()
+        """What it writes in this run."""
+        return [path.format(self) for path in self.writes]
 
     def model_outputs(self, run: Run) -> Sequence[str]:
-        """Those outputs that hold the weights of a model. A plan with `weights = "chosen"` does not
+        """The outputs that hold the weights of a model. A plan with `weights = "chosen"` does not
         keep them."""
         return ()
 

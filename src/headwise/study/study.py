@@ -80,17 +80,14 @@ class Study:
 
     def builds(self, stages: Collection[str] = STAGES) -> list[Build]:
         """The builds of all runs, one run after the other, but the expensive and the last ones at the end."""
-        early: list[Build] = []
-        late: list[Build] = []
-        for number, name in enumerate(self.runs):
-            for build in self.builds_of(name, stages):
-                if build.step.after_everything_else or (
-                    build.step.late_in_other_runs and number > 0
-                ):
-                    late.append(build)
-                else:
-                    early.append(build)
-        return [*early, *late]
+        first = next(iter(self.runs))
+        every = [build for name in self.runs for build in self.builds_of(name, stages)]
+
+        def is_late(build: Build) -> bool:
+            later = build.step.late_in_other_runs and build.run.name != first
+            return later or build.step.after_everything_else
+
+        return sorted(every, key=is_late)
 
     def builds_of(self, name: str, stages: Collection[str]) -> Iterator[Build]:
         """The builds of one run, in the order of its schedule."""
@@ -174,6 +171,7 @@ def run_study(
         progress = Progress(quiet=True)
     progress.say(f"headwise: {plan.name} in {out}")
     with thread_count(threads), ExitStack() as stack:
+        # Before the locks: a foreign folder gets no file of ours.
         refuse_others(plan, out)
         for folder in dict.fromkeys([".", *plan.runs]):
             stack.enter_context(Folder(below(out, folder)).lock(main))
@@ -186,22 +184,15 @@ def run_study(
             claim(plan, out)
             write_corpora(study)
         PartialState().wait_for_everyone()
+        # Steps load the copy in model/: two of a large model may not fit in memory.
         study.given.cache_clear()
-        outcome = do_builds(study, stages, workers, threads, device)
+        list_builds = partial(study.builds, stages)
+        with open_executor(workers, study, threads or 1, device) as executor:
+            outcome = run_builds(list_builds, executor, progress, study.after_build, forwards_of)
         if main:
             finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
-
-
-def do_builds(
-    study: Study, stages: Collection[str], workers: str | None, threads: int | None, device: str
-) -> StudyOutcome:
-    """Do all builds, here or by workers."""
-    progress = study.progress
-    list_builds = partial(study.builds, stages)
-    with open_executor(workers, study, threads or 1, device) as executor:
-        return run_builds(list_builds, executor, progress, study.after_build, forwards_of)
 
 
 @contextmanager

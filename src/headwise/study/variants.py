@@ -68,15 +68,10 @@ class Variant:
 FULL = Variant("full", -1, "none")
 
 
-def rankings_of(sweep: Sweep) -> list[Ranking]:
-    """The orders of a sweep of greedy removal; none of another sweep."""
-    return rankings_by(sweep, sweep.score) if isinstance(sweep, GreedySweep) else []
-
-
-def rankings_by(sweep: GreedySweep, scores: Sequence[str]) -> list[Ranking]:
-    """The orders by some scores: one of each, of random ones as many as the sweep says."""
+def rankings_of(sweep: GreedySweep, scores: Sequence[str] | None = None) -> list[Ranking]:
+    """The orders by some scores, or by the sweep's own: one of each, of random ones as many as the sweep says."""
     rankings: list[Ranking] = []
-    for score in scores:
+    for score in sweep.score if scores is None else scores:
         if score != "random":
             rankings.append(Ranking(sweep.titled(f"greedy-{score}"), score))
             continue
@@ -89,8 +84,10 @@ def rankings_by(sweep: GreedySweep, scores: Sequence[str]) -> list[Ranking]:
 def own_models(
     sweep: Sweep, index: int, heads: HeadMap | None, filled: Sequence[float] = ()
 ) -> list[Variant]:
-    """The models of a sweep that are no controls, but for sizes between the steps of a greedy order. heads: of the full
-    model; without them no step of a greedy order is known. filled: λ that `refine` filled in."""
+    """The models of a sweep that are no controls, at the steps of a greedy order only.
+
+    heads: those of the full model; without them no step of a greedy order is known. filled: λ that `refine` added.
+    """
     models: list[Variant] = []
     if isinstance(sweep, GateSweep):
         for penalty in [*sweep.penalty, *filled]:
@@ -148,7 +145,7 @@ def models_for_comparison(
     """The models that orders by other scores leave. counts: of the heads that they keep."""
     others = [score for score in scores if score not in sweep.score]
     variants: list[Variant] = []
-    for ranking in rankings_by(sweep, others):
+    for ranking in rankings_of(sweep, others):
         variants += models_of_order(sweep, index, ranking, counts, only_for_comparison=True)
     return variants
 
