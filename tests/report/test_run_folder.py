@@ -116,7 +116,7 @@ MOOD = ",".join(CAUSAL) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n"
         ("run.json", write('{"chosen": ' + "[" * 100_000), NO_JSON),
         ("run.json", write('{"max_drop": ' + "9" * 5000 + "}"), NO_JSON),
         ("run.json", write("[]"), "one JSON object, not list"),
-        ("run.json", write('{"settings": ["lambda-0.05"]}'), "facts of each setting"),
+        ("run.json", write('{"settings": ["lambda-0.05"]}'), "'settings' is"),
         (
             "run.json",
             write('{"seconds": {"train": "long"}}'),

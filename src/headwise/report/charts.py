@@ -39,6 +39,7 @@ SHAPES = (
     "triangle-left",
     "triangle-right",
 )
+HAS_ENDS = "isValid(datum.low)"
 LETTERS = 40  # of the names of a legend that fit beside each other on a phone
 PHONE: Spec = {
     "orient": "bottom",
@@ -57,9 +58,9 @@ def data(rows: ChartRows) -> list[Spec]:
     ]
 
 
-def with_ends(rows: ChartRows) -> list[Spec]:
-    """The rows that have an interval."""
-    return [row for row in data(rows) if "low" in row]
+def if_ends(rows: ChartRows) -> ChartRows:
+    """The rows, if one of them has an interval: a layer that shows none has no scale."""
+    return rows if any("low" in row for row in data(rows)) else []
 
 
 def _plain(value: Any) -> Any:
@@ -271,7 +272,7 @@ def curve(
     layers = []
     look: Spec = {"opacity": band}
     if band:
-        layers.append(mark("area", with_ends(points), look, **shared, **ends))
+        layers.append(mark("area", if_ends(points), look, HAS_ENDS, **shared, **ends))
     look = {"strokeWidth": width, "opacity": opacity, "strokeJoin": "round"}
     order = {"field": x["field"], "type": x["type"]}
     test = f"isValid(datum.{y['field']})"
@@ -301,7 +302,7 @@ def intervals(
     whiskers = {"strokeWidth": 1.5, "opacity": 0.8, **(whisker_look or {})}
     look = {"style": style, "filled": True, "size": size, "opacity": 1, **look}
     return [
-        mark("rule", with_ends(points), whiskers, **shared, **ends),
+        mark("rule", if_ends(points), whiskers, HAS_ENDS, **shared, **ends),
         mark("point", points, look, y=y, shape=shape, **shared),
     ]
 

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pandas as pd
 
-from headwise.errors import HeadwiseError
 from headwise.pruning.controls import control_facts
 from headwise.pruning.measured import (
     FINE_TUNED,
@@ -67,11 +66,6 @@ def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFra
     """The rows of pruning.csv as a table of models: the full one first, then from many heads to few."""
     numbers = read_measurements(table)
     known = facts.get("settings") or {}
-    unreadable = not isinstance(known, Mapping)
-    if unreadable or not all(isinstance(one, Mapping) for one in known.values()):
-        raise HeadwiseError(
-            "run.json should hold facts of each setting under settings, but does not: run the study again."
-        )
     frame = (
         table.drop_duplicates("setting")
         .set_index("setting")[["method", "kinds", "kept", "total", "penalty"]]
@@ -216,25 +210,25 @@ def quality_column(quality: QualityMeasure, split: str) -> Callable[[ModelRow | 
     return number_column("{:.2f}".format, quality.name, split)
 
 
-def change_columns(
-    quality: QualityMeasure,
-    split: str,
-    references: Iterable[str] = (FINE_TUNED, UNPRUNED),
-    write: Callable[[Number], str] | None = None,
-) -> dict[str, Callable[[Any], str]]:
-    """Columns of changes from other models. write: by default `change_text`."""
-
-    def cell(reference: str, model: ModelRow) -> str:
-        return (write or change_text)(measured(model, quality.name, split, reference))
-
-    return {f"to {OTHERS[name]}{quality.in_unit}": partial(cell, name) for name in references}
-
-
 def change_text(change: Number, unit: str = "") -> str:
     """`−0.31 [−0.71, +0.11]`; empty where it was not measured."""
     if change.value is None:
         return ""
     return f"{signed(change.value)}{unit} {interval_text(change.low, change.high)}".strip()
+
+
+def change_columns(
+    quality: QualityMeasure,
+    split: str,
+    references: Iterable[str] = (FINE_TUNED, UNPRUNED),
+    write: Callable[[Number], str] = change_text,
+) -> dict[str, Callable[[Any], str]]:
+    """Columns of changes from other models."""
+
+    def cell(reference: str, model: ModelRow) -> str:
+        return write(measured(model, quality.name, split, reference))
+
+    return {f"to {OTHERS[name]}{quality.in_unit}": partial(cell, name) for name in references}
 
 
 def tested_text(change: Number, join: str = "\n", unit: str = "") -> str:
@@ -255,8 +249,8 @@ def quality_on(frame: pd.DataFrame, split: str) -> QualityMeasure:
 
 def against(model: ModelRow | None, what: str) -> str:
     """The setting that a model is compared with, or nothing. what: the `reference` in tables."""
-    found = None if model is None else model.get("against")
-    return str(found.get(what) or "") if isinstance(found, Mapping) else ""
+    others = None if model is None else model["against"]
+    return str((others or {}).get(what) or "")
 
 
 def is_random_order(model: ModelRow) -> bool:
@@ -267,10 +261,8 @@ def is_random_order(model: ModelRow) -> bool:
 def orders_against(model: ModelRow) -> list[str]:
     """The references of the comparisons of a model of greedy removal with random orders, and with the best order by
     another measure."""
-    others = model.get("against")
-    names = others if isinstance(others, Mapping) else {}
-    best = model.get("best_other")
-    return [name for name in names if name.startswith("random.") or name == best]
+    best = model["best_other"]
+    return [name for name in model["against"] or {} if name.startswith("random.") or name == best]
 
 
 def _label(model: ModelRow, labels: Mapping[str, str], several: bool) -> str:

@@ -98,12 +98,21 @@ LARGEST_WHOLE = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head
 WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
 
 
+class SettingFacts(BaseModel):
+    """What run.json says of a setting in one form only. against: the settings that it is compared with, by reference."""
+
+    model_config = ConfigDict(strict=True)
+    against: dict[str, str] | None = None
+
+
 class Facts(BaseModel):
     """What run.json says in one form only."""
 
     model_config = ConfigDict(strict=True)
     seconds: dict[str, Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None] | None = None
     attention: dict[str, list[str]] = {}
+    settings: dict[str, SettingFacts] | None = None
+    failed: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
