@@ -132,6 +132,14 @@ def test_a_corrupted_file_is_refused_and_removed(
     assert left_in(tmp_path) == set()
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_no_more_arrives_than_was_promised(server: Server, tmp_path: Path, known: bool) -> None:
+    server.content, server.length = bytes(20 << 20), False
+    words = "data.bin is too long and was removed: expected 300,000 bytes"
+    refuses(lambda: fetch(server, tmp_path, **({} if known else {"sha256": None})), words)
+    assert left_in(tmp_path) == set()
+
+
 def test_a_file_the_server_does_not_have(server: Server, tmp_path: Path) -> None:
     moved = f"{server.url}/moved.bin"
     refuses(lambda: fetch(server, tmp_path, url=moved), "data.bin: it answered 404")

@@ -20,6 +20,8 @@ from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import below
 
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
+CHUNK_BYTES = 1 << 16
+UNSURE_FACTOR = 2  # so many times as much may arrive where a size is only an estimate
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,10 @@ def get(
         for file in entry.files:
             if file.sha256 is None and not below(home, file.name).is_file():
                 unchecked.append(file.name)
-            downloads.fetch(file.name, downloader=pooch.HTTPDownloader(timeout=TIMEOUT))
+            downloader = pooch.HTTPDownloader(
+                progressbar=SizeLimit(file), chunk_size=CHUNK_BYTES, timeout=TIMEOUT
+            )
+            downloads.fetch(file.name, downloader=downloader)
     except requests.HTTPError as error:
         raise HeadwiseError(f"The server refused {file.name}: it answered {error}.") from error
     except requests.RequestException as error:
@@ -154,3 +159,26 @@ def _find_entry(name: str, entries: Sequence[DataSet]) -> DataSet:
     raise HeadwiseError(
         f"There is no data set '{name}' in the catalogue{did_you_mean(name, names)}; it has {', '.join(names)}."
     )
+
+
+class SizeLimit:
+    """Ends a download when more arrives than the list promises. pooch reports every chunk to it, as to a progress bar."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self.file = file
+        self.total = 0  # set by pooch
+        self.arrived = 0
+
+    def update(self, size: int) -> None:
+        self.arrived += size
+        most = self.file.bytes if self.file.sha256 else UNSURE_FACTOR * self.file.bytes
+        if self.arrived > most + CHUNK_BYTES:  # the last chunk counts as a whole one
+            raise HeadwiseError(
+                f"The download of {self.file.name} is too long and was removed: expected {self.file.bytes:,} bytes, more "
+                f"than {most:,} arrived; try again later."
+            )
+
+    def reset(self) -> None:
+        self.arrived = 0
+
+    def close(self) -> None: ...
