@@ -87,7 +87,7 @@ class Upload:
         made = f"is not there: it will be made, {'public' if self.public else 'private'}"
         state = self.trouble or ("is there" if self.there else made)
         lines = [f"To {self.repo}, which {state}: {len(self.items)} files, {total}"]
-        replaced = files_of(self.there)
+        replaced = names_there(self.there)
         for item in self.items:
             name = item.path_in_repo
             content = item.path_or_fileobj
@@ -189,7 +189,7 @@ def push(
         notes += export_notes
     there, trouble = repository(repo)
     sent = {item.path_in_repo for item in items}
-    others = [name for name in files_of(there) if name not in sent and name not in OF_HUB]
+    others = [name for name in names_there(there) if name not in sent and name not in OF_HUB]
     if mixed := [name for name in others if "/" not in name and MODEL_FILES.fullmatch(name)]:
         raise HeadwiseError(
             f"{repo} has files of another model that would stay beside this one ({', '.join(mixed[:3])}): choose "
@@ -229,7 +229,7 @@ def write_cards(study: Path) -> None:
         if text and not as_saved and not is_our_card(text):
             continue
         card = card_of(folder, str(folder), run, row, base_model, text)
-        signed = f"{card}{signature_of(card)}"
+        signed = f"{card}{mark_of(card)}"
         if signed != text:
             write_text(readme, signed)
 
@@ -240,7 +240,7 @@ def readme_in(folder: Path) -> str:
     return readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
 
 
-def signature_of(card: str) -> str:
+def mark_of(card: str) -> str:
     """The last line of a card in a folder, by which a later one may take its place."""
     return f"\n<!-- headwise {digest(card)} -->\n"
 
@@ -248,7 +248,7 @@ def signature_of(card: str) -> str:
 def is_our_card(text: str) -> bool:
     """Whether a text is a card as `write_cards` wrote it."""
     card, mark, _ = text.rpartition("\n<!-- headwise ")
-    return bool(mark) and text == f"{card}{signature_of(card)}"
+    return bool(mark) and text == f"{card}{mark_of(card)}"
 
 
 def refuse_name(repo: str) -> None:
@@ -466,7 +466,7 @@ def repository(repo: str) -> tuple[hub.ModelInfo | None, str]:
         return None, f"could not be looked at: {why_hub_failed(error)}"
 
 
-def files_of(there: hub.ModelInfo | None) -> list[str]:
+def names_there(there: hub.ModelInfo | None) -> list[str]:
     """The names of the files in a repository."""
     return [sibling.rfilename for sibling in (there and there.siblings) or []]
 

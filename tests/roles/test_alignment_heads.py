@@ -249,13 +249,13 @@ def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.Mon
     state_bytes = model.hf.config.max_source_positions * model.hf.config.d_model * 4
     monkeypatch.setattr(alignment, "STATES", 3 * state_bytes)
     encoded: list[Any] = []
-    whole = alignment.encode
+    whole = alignment.encode_recordings
 
     def encode(model: Any, recordings: Any, progress: Any) -> None:
         whole(model, recordings, progress)
         encoded.extend(recordings)
 
-    monkeypatch.setattr(alignment, "encode", encode)
+    monkeypatch.setattr(alignment, "encode_recordings", encode)
     again = hw.align(model, speech)
     assert again.heads == found.heads and again.table.equals(found.table)
     kept = [recording.states is not None for recording in encoded]
@@ -296,7 +296,7 @@ def test_recordings_are_on_the_device_of_the_model(tmp_path: Path) -> None:
     subject = Subject(model.hf, model.tokenizer, model.discovery)
     recordings = alignment.fitting_recordings(subject, speech, list(speech))
     model.hf.to("meta")
-    alignment.encode(model.hf, recordings, silent)
+    alignment.encode_recordings(model.hf, recordings, silent)
     batch = alignment.recording_batch(model.hf, recordings[0])
     seen: list[AttentionCall] = []
     with torch.no_grad(), capture(model.hf, model.discovery, weights=True, hook=seen.append):

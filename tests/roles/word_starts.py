@@ -16,7 +16,12 @@ from headwise.heads import Head
 from headwise.model import Model
 from headwise.progress import silent
 from headwise.roles.observation import Subject
-from headwise.speech.alignment import encode, fitting_recordings, recording_batch, tokens_by_word
+from headwise.speech.alignment import (
+    encode_recordings,
+    fitting_recordings,
+    recording_batch,
+    tokens_by_word,
+)
 from headwise.speech.recordings import Speech, Utterance, samples
 from headwise.speech.whisper import FRAME, extractor_of, prompt_of
 
@@ -126,7 +131,7 @@ def starts_in_headwise(
     """When the words of each utterance start, as `align` reads them from a set of heads."""
     subject = Subject(model.hf, model.tokenizer, model.discovery)
     recordings = fitting_recordings(subject, Speech(tuple(speech), "speech"), speech)
-    encode(model.hf, recordings, silent)
+    encode_recordings(model.hf, recordings, silent)
     starts = []
     for recording in recordings:
         batch = recording_batch(model.hf, recording)

@@ -205,7 +205,7 @@ def ct2_refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
     return None
 
 
-def places_in_file(hf: Any, discovery: Discovery) -> dict[Site, HeadPlaces]:
+def places_in_model(hf: Any, discovery: Discovery) -> dict[Site, HeadPlaces]:
     """Which heads are where: every layer of a stack is filled up to the fullest, and heads that align stand first."""
     groups = groups_of(hf, discovery)
     places: dict[Site, HeadPlaces] = {}
@@ -277,7 +277,7 @@ def write_folder(
     """Write a CTranslate2 model to a folder, with weights of a type in TYPES. Returns notes for the user."""
     from ctranslate2.converters import transformers as converters
 
-    places = places_in_file(hf, discovery)
+    places = places_in_model(hf, discovery)
     padded = with_equal_heads(hf, discovery, places)
 
     class Converter(converters.TransformersConverter):

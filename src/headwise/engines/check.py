@@ -21,7 +21,7 @@ from headwise.attention import keeping
 from headwise.attention.discover import probe
 from headwise.engines.marian import marian_matrices
 from headwise.engines.marian import refusal as marian_refusal
-from headwise.engines.native import LLAMA_CPP, EngineFailed, loaded
+from headwise.engines.native import LLAMA_CPP, EngineFailed, asked_apart
 from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, SUMS, Folder
 from headwise.heads import HeadMask, describe
@@ -195,7 +195,7 @@ def run_finding(program: Program, file: Path, run: bool) -> Finding:
     if missing:
         return Finding(program.name, None, missing)
     try:
-        says = loaded(program.function, file)
+        says = asked_apart(program.function, file)
     except EngineFailed as error:
         said = re.search("error loading model: (.*)", error.log)
         why = said[1] if said else error

@@ -85,7 +85,7 @@ def answer() -> None:
     os._exit(0)
 
 
-def loaded(engine: str, file: Path) -> Any:
+def asked_apart(engine: str, file: Path) -> Any:
     """What a function of this module says of a file or folder, with a limit by the size of what lies beside it."""
     folder = file if file.is_dir() else file.parent
     size = sum(each.stat().st_size for each in folder.iterdir() if each.is_file())

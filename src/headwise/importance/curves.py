@@ -141,7 +141,7 @@ def removal_curves(
 
     orders: dict[tuple[str, Ranked, int | None], list[Head]] = {}
     for measure, by_head in values.items():
-        orders[measure, "once", None] = removal_order(by_head, direction(measure))
+        orders[measure, "once", None] = least_first(by_head, direction(measure))
     for measure, score in (rescore or {}).items():
         orders[measure, "rescored", None] = rescored_order(heads, chosen, score, direction(measure))
     for seed in seeds:
@@ -184,7 +184,7 @@ def direction(measure: str) -> int:
     return -1 if measure.startswith("-") else 1
 
 
-def removal_order(values: Mapping[Head, float], sign: int = 1) -> list[Head]:
+def least_first(values: Mapping[Head, float], sign: int = 1) -> list[Head]:
     """Heads from the least important on; ties keep their order. sign: −1 where low values mean important."""
     return sorted(values, key=lambda head: sign * values[head])
 
@@ -208,7 +208,7 @@ def rescored_order(
     for count in [*removal_steps(len(chosen))[1:], len(chosen)]:
         values = rescore(HeadMask.full(heads).without(removed))
         left = {head: values[head] for head in chosen if head not in removed}
-        removed += removal_order(left, sign)[: count - len(removed)]
+        removed += least_first(left, sign)[: count - len(removed)]
     return removed
 
 

@@ -75,7 +75,7 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
     for measure, rows in run.heads.groupby("measure", sort=False):
         heads = {}
         for row in rows.to_dict("records"):
-            heads[str(head_of(row))] = [*numbers(row).values()]
+            heads[str(head_of(row))] = [*row_numbers(row).values()]
         name = measure_name(str(measure))
         measures.append({"measure": str(measure), "name": name, "heads": heads})
     return measures
@@ -98,7 +98,7 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
         role = {
             "role": f"says “{row['word']}”",
             "measure": f"word.{row['word']}",
-            **numbers(row, n="units", baseline="others"),
+            **row_numbers(row, n="units", baseline="others"),
             "meaning": meaning,
             "effect": None,
             "confirmed": True,
@@ -114,7 +114,7 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
         role = {
             "role": row["role"],
             "measure": row["measure"],
-            **numbers(row, n="n", baseline="baseline"),
+            **row_numbers(row, n="n", baseline="baseline"),
             "meaning": meaning_of_role(row["measure"]),
             "effect": sentences.get((head, row["measure"])),
             "confirmed": (*head, row["measure"]) in confirmed,
@@ -202,7 +202,7 @@ def run_treebank(folder: Path) -> Treebank | None:
     return Treebank.read(*files) if files else None
 
 
-def numbers(row: Mapping[Any, Any], **columns: str) -> dict[str, float | None]:
+def row_numbers(row: Mapping[Any, Any], **columns: str) -> dict[str, float | None]:
     """The value of a row and its interval, and the numbers in other columns by the name they get; None for NaN, which
     JSON has not."""
     found: dict[str, float | None] = {}

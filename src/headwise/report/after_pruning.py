@@ -26,8 +26,8 @@ from headwise.report.format import (
     kinds_among,
     listed,
     measure_name,
-    score,
     signed,
+    two_decimals,
 )
 from headwise.report.head_rows import heads_in, of_kind, of_measure
 from headwise.report.page import Columns, Table, chosen_badge, section, table
@@ -46,7 +46,7 @@ ScoresBeforeAndAfter = tuple[
 
 
 @dataclass(frozen=True)
-class Change:
+class RoleChange:
     """A pruned model's roles of one kind compared with the full model's, whose numbers its heads have.
 
     kept: in both; lost: the head is there without the role; new: not in the full model; removed: with its head.
@@ -112,7 +112,7 @@ def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
     return {"parts": parts, "scores": scores_figure(run), "ranks": ranks}
 
 
-def changes(run: FinishedRun, kind: str) -> list[Change]:
+def changes(run: FinishedRun, kind: str) -> list[RoleChange]:
     """For every model that pruned heads of a kind and was tested for roles again, from many heads to few."""
     if run.roles is None or kind not in set(run.roles.labels["kind"]):
         return []
@@ -131,7 +131,7 @@ def changes(run: FinishedRun, kind: str) -> list[Change]:
         removed = [role for role in before if role[0] not in heads]
         lost = [role for role in before if role not in kept and role not in removed]
         new = sorted(now - set(before))
-        found.append(Change(model, again.roles, heads, kept, lost, new, removed))
+        found.append(RoleChange(model, again.roles, heads, kept, lost, new, removed))
     return sorted(found, key=lambda change: -len(change.heads))
 
 
@@ -149,10 +149,10 @@ def tested_rows(found: RolesFolder) -> Mapping[Role, Mapping[Any, Any]]:
 
 def score_text(row: Mapping[Any, Any] | None) -> str:
     """`0.84 [0.81, 0.87]`."""
-    return NONE if row is None else estimate(row, score)
+    return NONE if row is None else estimate(row, two_decimals)
 
 
-def role_changes_table(found: list[Change], kind: str) -> Table | None:
+def role_changes_table(found: list[RoleChange], kind: str) -> Table | None:
     """Model by model, how many roles were kept, lost, new, and which another head has now; None without any role."""
     columns: Columns = {
         "model": lambda change: change.model["label"],
@@ -162,8 +162,8 @@ def role_changes_table(found: list[Change], kind: str) -> Table | None:
         "lost": lambda change: str(len(change.lost)),
         "new": lambda change: str(len(change.new)),
         "removed with their heads": lambda change: str(len(change.removed)),
-        "now in another head": Change.moved,
-        "categories without a head": Change.missing,
+        "now in another head": RoleChange.moved,
+        "categories without a head": RoleChange.missing,
     }
     return table(
         f"Roles of the {HEADS_OF_KIND[kind]} that stay",
@@ -173,7 +173,7 @@ def role_changes_table(found: list[Change], kind: str) -> Table | None:
     )
 
 
-def changed_table(full: RolesFolder, found: list[Change]) -> Table | None:
+def changed_table(full: RolesFolder, found: list[RoleChange]) -> Table | None:
     """Every role that the heads of pruned models lost or gained, with its score before and after."""
     before = tested_rows(full)
     rows = []
@@ -185,7 +185,7 @@ def changed_table(full: RolesFolder, found: list[Change]) -> Table | None:
 
     def baseline(row: Any) -> str:
         value = (row[3] or row[2] or {}).get("baseline", math.nan)
-        return "" if math.isnan(value) else score(value)
+        return "" if math.isnan(value) else two_decimals(value)
 
     columns: Columns = {
         "model": lambda row: row[0].model["label"],
@@ -199,7 +199,7 @@ def changed_table(full: RolesFolder, found: list[Change]) -> Table | None:
     return table("Roles that changed", rows, columns, code=lambda row: row[1][1])
 
 
-def functions_left(full: RolesFolder, kind: str, found: list[Change]) -> Figure:
+def functions_left(full: RolesFolder, kind: str, found: list[RoleChange]) -> Figure:
     """A row a model, a square a head, coloured by what it does; a head of two categories has both colours (Voita et al.
     2019, figure 8).
     """

@@ -15,8 +15,8 @@ from headwise.report.format import (
     listed,
     measure_name,
     number,
-    score,
     thousandths,
+    two_decimals,
 )
 from headwise.report.gate_history import closing_steps
 from headwise.report.head_rows import heads_in, model_order, of_measure
@@ -204,7 +204,7 @@ def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
         return evidence
     effects = effect_sentences(run.roles)
     for row in run.roles.roles.to_dict("records"):
-        ends = interval_text(row["low"], row["high"], score)
+        ends = interval_text(row["low"], row["high"], two_decimals)
         text = f"{row['text']} {ends}".strip()
         effect = effects.get((head_of(row), row["measure"]), "")
         evidence.setdefault(head_of(row), []).append("; ".join(filter(None, [text, effect])))

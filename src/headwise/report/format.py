@@ -111,7 +111,7 @@ def estimate(
     )
 
 
-def score(value: float) -> str:
+def two_decimals(value: float) -> str:
     """A score of a role, a share: `0.84`."""
     return f"{value:.2f}"
 

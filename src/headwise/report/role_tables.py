@@ -17,8 +17,8 @@ from headwise.report.format import (
     interval_text,
     listed,
     percent,
-    score,
     signed,
+    two_decimals,
 )
 from headwise.report.head_rows import heads_in, of_kind
 from headwise.report.page import Columns, Table, section, table
@@ -185,11 +185,11 @@ def best_heads_table(found: RolesFolder) -> Table | None:
         values = own.groupby("control")["value"].max()
         if values.empty:
             return ""
-        return f"{score(values.mean())}\n{score(values.min())} to {score(values.max())}"
+        return f"{two_decimals(values.mean())}\n{two_decimals(values.min())} to {two_decimals(values.max())}"
 
     def on_changed_text(control: str) -> Callable[[Any], str]:
         rows = of_control(found, control).dropna(subset=["value"]).to_dict("records")
-        values = {(head_of(row), row["measure"]): score(row["value"]) for row in rows}
+        values = {(head_of(row), row["measure"]): two_decimals(row["value"]) for row in rows}
         return lambda row: values.get((head_of(row), row["measure"]), "")
 
     def of_baseline(write: Callable[[float, float], str]) -> Callable[[Any], str]:
@@ -198,8 +198,8 @@ def best_heads_table(found: RolesFolder) -> Table | None:
     columns: Columns = {
         "role": lambda row: display_name(row["measure"]),
         "best head": lambda row: str(head_of(row)),
-        "score": lambda row: estimate(row, score, "\n"),
-        "baseline": of_baseline(lambda _, baseline: score(baseline)),
+        "score": lambda row: estimate(row, two_decimals, "\n"),
+        "baseline": of_baseline(lambda _, baseline: two_decimals(baseline)),
         "difference": of_baseline(lambda value, baseline: signed(value - baseline)),
         "effect (h)": of_baseline(lambda one, two: signed(effect_sizes([one], [two]).item())),
         "best untrained": best_untrained,

@@ -125,7 +125,8 @@ def read_grid(folder: Path) -> Runs:
         headline=f"{sets}, {trained}: {done} of {count(len(runs), 'run')} with results",
         runs=read,
         parts={
-            data: over_seeds(own, across[across["data"] == data]) for data, own in seeds.items()
+            data: means_over_seeds(own, across[across["data"] == data])
+            for data, own in seeds.items()
         },
         split=max(map(models.reported_split, seeds.values()), default="test"),
         absent=absent,
@@ -134,7 +135,7 @@ def read_grid(folder: Path) -> Runs:
     )
 
 
-def over_seeds(every: pd.DataFrame, across: pd.DataFrame) -> pd.DataFrame:
+def means_over_seeds(every: pd.DataFrame, across: pd.DataFrame) -> pd.DataFrame:
     """The models of one data set, each once, as means over seeds, with the columns seeds, kept_low and kept_high.
 
     Where two seeds or more have a model, its differences and their intervals are those of across.csv; otherwise its one

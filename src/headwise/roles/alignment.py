@@ -178,7 +178,7 @@ def aligned_pairs(
             source_places.append((whole, start))
             target_places.append((whole, second))
     read = align_subwords(tokenizer, source_sentences, limit, sources, source_places or None)
-    with writing(tokenizer):
+    with target_mode(tokenizer):
         written = align_subwords(tokenizer, target_sentences, limit, targets, target_places or None)
 
     by_id = {aligned.sentence.id: aligned for aligned in written}
@@ -190,7 +190,7 @@ def aligned_pairs(
 
 
 @contextmanager
-def writing(tokenizer: Any) -> Iterator[None]:
+def target_mode(tokenizer: Any) -> Iterator[None]:
     """A tokenizer of two languages in target mode, as with `text_target=`."""
     if not hasattr(tokenizer, "_switch_to_target_mode"):
         yield

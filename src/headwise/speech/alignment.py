@@ -52,7 +52,7 @@ class AlignmentRecordings(AlignmentData):
             "reading": readings(halves, EXPECTED_ROUNDS),
         }
         reports = parts(progress, weights)
-        encode(subject.model, recordings, reports["encoding"])
+        encode_recordings(subject.model, recordings, reports["encoding"])
 
         def batches(half: Half) -> Iterator[AlignmentBatch]:
             for recording, its_half in zip(recordings, halves, strict=True):
@@ -64,7 +64,9 @@ class AlignmentRecordings(AlignmentData):
     def forecast(self, model: Model, times: float) -> tuple[str, float]:
         subject = Subject(model.hf, model.tokenizer, model.discovery)
         recordings = fitting_recordings(subject, self.speech, list(self.speech))
-        encoding = best(lambda: encode(model.hf, recordings[:1], silent), model.hf.device.type)
+        encoding = best(
+            lambda: encode_recordings(model.hf, recordings[:1], silent), model.hf.device.type
+        )
         line = f"{self.name}: {len(recordings)} of {len(self.speech)} recordings"
         return line, len(recordings) * encoding * (1 + times / ENCODING_COST)
 
@@ -117,7 +119,7 @@ def fitting_recordings(
     return fitting
 
 
-def encode(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
+def encode_recordings(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
     """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
     extractor = extractor_of(model)
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize

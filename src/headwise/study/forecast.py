@@ -106,13 +106,15 @@ def sentence_seconds(run: Run, given: Model | None) -> float:
     assert isinstance(run.plan.model, Architecture)
     shape = run.plan.model
     hf: Any = blank(shape).to(run.device).eval()
-    length = min(shape.max_length, max(2, round(pieces_of(text, shape.vocabulary) / len(text))))
+    length = min(
+        shape.max_length, max(2, round(expected_pieces(text, shape.vocabulary) / len(text)))
+    )
     batch = random_batch(hf, TIMED_ROWS, length)
     with torch.no_grad():
         return best(lambda: hf(**batch), hf.device.type) / TIMED_ROWS
 
 
-def pieces_of(text: Any, vocabulary: PreTrainedTokenizerBase | int) -> float:
+def expected_pieces(text: Any, vocabulary: PreTrainedTokenizerBase | int) -> float:
     """About how many pieces of words a text has, of pairs those of the longer side, by the lengths of a sample.
     vocabulary: how many pieces there will be, where none are learned yet."""
     rows = text.dataset[drawn(len(text), SAMPLE_SENTENCES)]

@@ -279,7 +279,7 @@ class FindRoles(
             run.progress.say(f"  {warning}")
         return {
             "roles": len(found.roles),
-            "heads": heads_in(found.roles),
+            "heads": heads_of_table(found.roles),
             "tested": len(found.labels),
             "untrained": heads_in_untrained(found.controls),
             "untrained_models": run.scoring.untrained if len(found.controls) else 0,
@@ -314,10 +314,10 @@ class FindWords(
                 run.progress.say(line)
         if run.main:
             Folder(work / STAGING).put(found.files())
-        return {"words": len(found.confirmed), "heads": heads_in(found.confirmed)}
+        return {"words": len(found.confirmed), "heads": heads_of_table(found.confirmed)}
 
 
-def heads_in(table: pd.DataFrame) -> int:
+def heads_of_table(table: pd.DataFrame) -> int:
     """How many heads a table is about."""
     return len(table[["kind", "layer", "head"]].drop_duplicates())
 
@@ -330,7 +330,7 @@ def heads_in_untrained(controls: pd.DataFrame) -> dict[str, int]:
     found = controls[controls["found"] == 1]
     for name, table in found.groupby("control", sort=False):
         if str(name).startswith(UNTRAINED):
-            heads[str(name)] = heads_in(table)
+            heads[str(name)] = heads_of_table(table)
     return heads
 
 

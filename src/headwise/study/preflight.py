@@ -18,7 +18,7 @@ from headwise.model import Model
 from headwise.model_files import folder_of
 from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
 from headwise.pruning.control_models import count_weights
-from headwise.study.forecast import pieces_of
+from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run import Run
@@ -177,10 +177,10 @@ def training_positions(run: Run, given: Model | None) -> float:
     text = run.text("train")
     shape = run.plan.model
     if isinstance(shape, Architecture):
-        return pieces_of(text, shape.vocabulary)
+        return expected_pieces(text, shape.vocabulary)
     assert given is not None
     given.task.check(text)
-    return pieces_of(text, given.tokenizer)
+    return expected_pieces(text, given.tokenizer)
 
 
 def updates_in(recipe: Training, epochs: int, positions: float) -> int:

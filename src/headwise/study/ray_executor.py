@@ -34,7 +34,7 @@ from headwise.errors import HeadwiseError
 from headwise.folders import below
 from headwise.progress import Progress, about
 from headwise.study.executor import BuildResult, Work
-from headwise.study.records import label_of
+from headwise.study.records import file_label
 from headwise.study.step import Build
 
 MakeWork = Callable[[Progress], Work]  # can be pickled: how a worker's process does builds
@@ -213,7 +213,7 @@ def do_build(setup: WorkerSetup, build: Build) -> tuple[Exception | None, str]:
 
 def report_file(reports: Path, build: Build) -> Path:
     """Where a worker reports on a build."""
-    return below(reports, f"{label_of(build.name)}.jsonl")
+    return below(reports, f"{file_label(build.name)}.jsonl")
 
 
 def enter(folder: str) -> None:

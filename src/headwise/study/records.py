@@ -80,7 +80,7 @@ class Store:
 
     def of(self, name: str) -> Folder:
         """The folder with the record of a step."""
-        return Folder(self.folder, record=f".steps/{label_of(name)}.json")
+        return Folder(self.folder, record=f".steps/{file_label(name)}.json")
 
     def record(self, name: str) -> Record:
         """The record of a finished step, whatever it was made from; empty without one."""
@@ -109,7 +109,7 @@ class Store:
     def get_or_make(self, build: Build, required: Sequence[str]) -> Result:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
         name = build.step.name
-        label = label_of(name)
+        label = file_label(name)
         work = below(self.folder / ".work", f"{label}-{build.key}")
         with self.locked(label):
             stored = self.answer_of_main(self.main and self.done(name, build.key, required))
@@ -257,7 +257,7 @@ class Store:
             return
 
         used = {file for record in records.values() for file in record["files"]}
-        aside = below(self.folder / REPLACED, f"{label_of(name)}-{key}")
+        aside = below(self.folder / REPLACED, f"{file_label(name)}-{key}")
         run = Folder(self.folder)
         for table in Folder(self.folder, record=OF_TABLES).files:
             if below(self.folder, table).is_file():
@@ -274,7 +274,7 @@ class Store:
         self.progress.say(f"  What was made from the earlier {name} is kept in {aside}.")
 
 
-def label_of(name: str) -> str:
+def file_label(name: str) -> str:
     """A step's name as the name of a file."""
     return name.replace("/", ".")
 
