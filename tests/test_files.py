@@ -33,7 +33,6 @@ FOLDERS = {
 # Names that no file held, or that may lead elsewhere, with the reason.
 EXCEPTIONS = {
     "data/embedded.py: resources.files('headwise.data').joinpath('embedded', f'{name}.bz2')": "our own package's files",
-    "data/speech.py: file.parent / name": "recordings may lie anywhere, and are only read as sound",
     "data/treebank.py: folder / f'{file.name}-{key}.conllu'": "the user's own file",
 }
 GOOD = (

@@ -177,7 +177,7 @@ def test_a_language_model_beside_a_translation_model(
     unlike = read_comparison(runs[0], make_language(tmp_path / "language"))
     assert "the two have other heads" in unlike.notes[0]
     text = render(unlike, collect(unlike))
-    assert "one is measured in BLEU, the other in perplexity" in text
+    assert "one run is measured in BLEU, another in perplexity" in text
 
 
 def test_a_kind_that_some_measures_lack(tmp_path: Path) -> None:

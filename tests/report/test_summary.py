@@ -103,7 +103,7 @@ def speeds(width: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
         ({"run.json": {"max_drop": 0.41}}, "within the limit of 0.41 on dev and test$"),
         ({"run.json": {"max_drop": 0.35}}, "within the limit of 0.35 on test, over it on dev$"),
         ({"run.json": {"max_drop": 0.2}}, "; over the limit of 0.2 on dev and test$"),
-        ({"pruning.csv": speeds(0.0)}, ", no faster; "),  # one round is its own range
+        ({"pruning.csv": speeds(0.0)}, ", speed not sure; "),  # one round is its own range
         ({"pruning.csv": speeds(1.0)}, ", 8\u202f% faster; "),
         ({"pruning.csv": speeds(60.0)}, ", no faster; "),
     ],

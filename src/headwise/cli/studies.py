@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -151,10 +152,10 @@ def demo_texts() -> list[str]:
     """The texts of the demo's plan, which are in the package, as settings."""
     folder = files("headwise.data") / "demo"
     return [
-        f"data.train='{folder / 'train.en.gz'}'",
-        f"data.dev='{folder / 'dev.en.gz'}'",
-        f"data.test=['{folder / 'test.en.gz'}', '{folder / 'test.pt.gz'}']",
-        f"roles.treebank=['{folder / 'trees.conllu.gz'}']",
+        f"data.train={json.dumps(str(folder / 'train.en.gz'))}",  # a string of JSON is one of TOML
+        f"data.dev={json.dumps(str(folder / 'dev.en.gz'))}",
+        f"data.test={json.dumps([str(folder / 'test.en.gz'), str(folder / 'test.pt.gz')])}",
+        f"roles.treebank={json.dumps([str(folder / 'trees.conllu.gz')])}",
     ]
 
 

@@ -293,7 +293,7 @@ LONGEST_SOURCE = 40  # words: a longer source makes a card nobody reads
 
 
 class Piece(NamedTuple):
-    """Some words, and whether the other translation has them too."""
+    """Some words, and whether the other translation lacks them."""
 
     text: str
     differs: bool

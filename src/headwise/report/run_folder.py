@@ -221,7 +221,10 @@ class FinishedRun:
         return numbers.leading_change(self.quality.name, self.split)
 
     def lost(self, model: ModelRow, split: str = "dev") -> float | None:
-        """What a model loses on a text, in the unit of the limit: BLEU, or % of perplexity."""
+        """What a model loses on a text, in the unit of the limit: BLEU, or % of perplexity. None where that text is measured
+        in something else than dev, which the limit is about."""
+        if self.quality_on(split) != self.quality_on("dev"):
+            return None
         before = self.quality_of(self.full, split).value
         after = self.quality_of(model, split).value
         if before is None or after is None:

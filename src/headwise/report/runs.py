@@ -119,6 +119,7 @@ def read_grid(folder: Path) -> Runs:
     sets = count(len({data for _, data, _ in runs}), "data set")
     trained = count(len({seed for _, _, seed in runs}), "seed")
     done = sum(map(len, measured.values()))
+    splits = {models.reported_split(part) for part in seeds.values()}
     return Runs(
         page="grid",
         name=name,
@@ -128,7 +129,7 @@ def read_grid(folder: Path) -> Runs:
             data: means_over_seeds(own, across[across["data"] == data])
             for data, own in seeds.items()
         },
-        split=max(map(models.reported_split, seeds.values()), default="test"),
+        split="test" if "test" in splits or not splits else "dev",
         absent=absent,
         pages=pages,
         seeds=seeds,
@@ -237,7 +238,7 @@ def runs_models_section(found: Runs) -> dict[str, Any] | None:
     measured = {models.quality_on(part, found.split).title for part in found.parts.values()}
     if len(measured) > 1:
         return {
-            "unlike": f"No common curve and table: one is measured in {', the other in '.join(sorted(measured))}."
+            "unlike": f"No common curve and table: one run is measured in {', another in '.join(sorted(measured))}."
         }
     joined = pd.concat([part.assign(run=name) for name, part in found.parts.items()])
     removed = ~joined["learned"] & joined.index.isin(models.pruned(joined).index)

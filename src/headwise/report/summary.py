@@ -46,6 +46,7 @@ SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
 Fact = tuple[str, str, str]  # label, text, verdict
 ENOUGH_SENTENCES = 50  # sentences of a text; on fewer, an interval says little
 # Of the weights or the cache: a model that is no faster and surely worse should save more.
+ONE_ROUND = "; one round only"
 LITTLE_SAVED = 0.1
 
 
@@ -161,6 +162,8 @@ def _is_allowed(run: FinishedRun, model: ModelRow) -> bool:
     lost = run.lost(model)
     if run.limit is None or lost is None or not is_within(lost, run.limit):
         return False
+    if run.quality != run.quality_on("dev"):  # no limit is about this measure
+        return True
     _, change = run.leading_change(model)
     return is_within(_least_loss(run, change), run.limit)
 
@@ -188,8 +191,9 @@ def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
     both = _both(full, chosen, SPEED)
     if full is None or not both or not both[0]:
         return False, ""
-    if _speed_noise(full, chosen):
-        return False, "no faster"
+    noise = _speed_noise(full, chosen)
+    if noise:
+        return False, "speed not sure" if noise == ONE_ROUND else "no faster"
     share = both[1] / both[0] - 1
     return share > 0, f"{percent(abs(share), 0)} {'faster' if share > 0 else 'slower'}"
 
@@ -281,9 +285,9 @@ def _speed_noise(full: ModelRow, chosen: ModelRow) -> str:
     """Why two speeds cannot be distinguished, if so."""
     before, after = measured(full, SPEED), measured(chosen, SPEED)
     if before.low is None or before.high is None or after.low is None or after.high is None:
-        return "; one round only"
+        return ONE_ROUND
     if before.low == before.high or after.low == after.high:  # a single round is its own range
-        return "; one round only"
+        return ONE_ROUND
     overlap = after.low <= before.high and before.low <= after.high
     return "; the ranges over the rounds overlap" if overlap else ""
 

@@ -113,7 +113,7 @@ def read_scores(run: Run) -> Measurement:
 
 def write_csv(table: pd.DataFrame, work: Path, name: str) -> None:
     """A table as an output of a step."""
-    write_text(work / STAGING / f"{name}.csv", table.to_csv(index=False, float_format="%.6g"))
+    write_text(below(work / STAGING, f"{name}.csv"), table.to_csv(index=False, float_format="%.6g"))
 
 
 @dataclass(frozen=True)

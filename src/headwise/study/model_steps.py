@@ -31,7 +31,7 @@ from headwise.training.trainer import TrainingRun, converge
 from headwise.training.translation_model import build_model
 from headwise.units import Together
 
-BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
+SCORE_OF_BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 RANKED = 2000  # training sentences that heads are ranked on, at most
 MEANS = 2000  # training pairs that mean outputs are taken over
 
@@ -123,7 +123,9 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
     facts = converge(model.hf, tokenizer, model.discovery, how)
     if run.main:
         model.save(work / STAGING / "model")
-        write_text(work / STAGING / "train" / "log.csv", (work / "log.csv").read_text())
+        write_text(
+            work / STAGING / "train" / "log.csv", (work / "log.csv").read_text(encoding="utf-8")
+        )
     return {
         **facts,
         "heads": model.heads.to_json(),
@@ -289,7 +291,7 @@ class PruneByGates(Prune):
         if run.main:
             write_text(
                 below(work / STAGING / "gates", f"{variant.name}.csv"),
-                (work / "gates.csv").read_text(),
+                (work / "gates.csv").read_text(encoding="utf-8"),
             )
         for note in pruned.notes:
             run.progress.say(f"  {note}")
@@ -402,7 +404,7 @@ class MakeControl(Prune):
         controlled = variant.controlled_variant
 
         def importance() -> Mapping[Head, float]:
-            return removal_score(run, Ranking("", BEST_HEAD), rescore=False)(
+            return removal_score(run, Ranking("", SCORE_OF_BEST_HEAD), rescore=False)(
                 HeadMask.full(full.heads)
             )
 

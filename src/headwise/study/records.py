@@ -258,6 +258,14 @@ class Store:
 
         used = {file for record in records.values() for file in record["files"]}
         aside = below(self.folder / REPLACED, f"{file_label(name)}-{key}")
+        moved = {file for record in derived for file in record["files"]} - used
+        number = 1
+        # A GPU makes another model under the same key; a run that was killed here goes on with what is left.
+        while any(
+            below(aside, file).exists() and below(self.folder, file).exists() for file in moved
+        ):
+            number += 1
+            aside = below(self.folder / REPLACED, f"{file_label(name)}-{key}-{number}")
         run = Folder(self.folder)
         for table in Folder(self.folder, record=OF_TABLES).files:
             if below(self.folder, table).is_file():

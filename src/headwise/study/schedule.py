@@ -141,7 +141,7 @@ class Schedule:
         return chosen
 
     def is_candidate(self, variant: Variant) -> bool:
-        """Whether a model can be chosen: no control, and of no order that others are compared with."""
+        """Whether a model can be chosen: neither a control, nor one that is only there for comparison."""
         is_other = variant.only_for_comparison or variant.method == "greedy.random"
         return variant.control is None and not is_other
 
@@ -347,8 +347,8 @@ class Schedule:
     def last_steps(self) -> Iterator[Step]:
         """The choice on dev, then the test text and speed."""
         run = self.run
-        finished = [variant for variant in self.known if not self.has_failed(variant)]
-        finished = [FULL, *finished]
+        not_failed = [variant for variant in self.known if not self.has_failed(variant)]
+        not_failed = [FULL, *not_failed]
         yield self.choose_step()
         yield from self.order_comparisons("dev")
 
@@ -357,11 +357,11 @@ class Schedule:
             if variant.name == chosen and not prune_step(variant).saves_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
-            for variant in finished:
+            for variant in not_failed:
                 yield from self.measuring_steps(variant, "test")
             yield from self.order_comparisons("test")
         if run.generates:
-            yield MeasureSpeed(self.variants_to_time(finished, chosen))
+            yield MeasureSpeed(self.variants_to_time(not_failed, chosen))
 
     def choose_step(self) -> Choose:
         """The choice among the candidates that did not fail."""
