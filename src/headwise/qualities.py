@@ -128,7 +128,7 @@ def mean(sums: np.ndarray) -> np.ndarray:
     return ratio
 
 
-def percent(sums: np.ndarray) -> np.ndarray:
+def percentage(sums: np.ndarray) -> np.ndarray:
     return 100 * mean(sums)
 
 
@@ -176,7 +176,7 @@ WORD_ERROR_RATE = QualityMeasure(
     name="wer",
     title="word error rate",
     loss="points of word error rate",
-    value=percent,
+    value=percentage,
     higher_is_better=False,
     unit=f"{NO_BREAK}points",
     scale="%",
