@@ -95,10 +95,12 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def add(self, declared: Entry) -> None:
         """Add an entry. Raises HeadwiseError for a name that another function has."""
+        # Of a package of ours without a table, whose modules decorate.
         if declared.home[0].startswith(f"{self.package}."):
             self.rows[declared.name] = declared
             return
         before = self.own.get(declared.name) or self.added.get(declared.name)
+        # A cell of a notebook that runs again declares the same function again.
         if before is not None and before.home != declared.home:
             raise HeadwiseError(
                 f"The {self.word} '{declared.name}' is declared twice, in {before.home[0]} and in "
@@ -112,6 +114,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
         modules = [self.table]
         if not self.table:
             path = import_module(self.package).__path__
+            # Nothing says which of them decorate, so all are imported.
             modules = [module.name for module in pkgutil.iter_modules(path)]
         for module in modules:
             import_module(f"{self.package}.{module}")

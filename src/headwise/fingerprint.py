@@ -20,6 +20,7 @@ def fingerprint(hf: PreTrainedModel, tokenizer: Any, folder: Path | None) -> str
     return digest(
         {
             "weights": weights_digest(hf, folder),
+            # All settings, as the defaults may change with the version of transformers.
             "configuration": hf.config.to_json_string(use_diff=False),
             "generation": None if generation is None else generation.to_json_string(),
             "tokenizer": tokenizer_facts(tokenizer),
@@ -33,6 +34,7 @@ def tokenizer_facts(tokenizer: Any) -> Any:
     if tokenizer is None:
         return None
     with TemporaryDirectory() as place:
+        # What it saves is all that decides how it reads; objects in memory have no stable form.
         tokenizer.save_pretrained(place)
         return {path.name: sha256(path) for path in sorted(Path(place).iterdir())}
 
@@ -47,5 +49,6 @@ def weights_digest(hf: PreTrainedModel, folder: Path | None) -> str:
         return found.hexdigest()
     for name, tensor in [*hf.named_parameters(), *hf.named_buffers()]:
         found.update(name.encode())
+        # As bytes, because NumPy has no bfloat16; flat, because a single number has no such view.
         found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return found.hexdigest()

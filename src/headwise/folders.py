@@ -53,6 +53,7 @@ def is_name(name: Any) -> bool:
     """Whether this can be the name of a file or a folder, wherever it was read: it leads nowhere else."""
     return (
         isinstance(name, str)
+        # Names from JSON may have lone surrogates, for which UTF-8 has no bytes.
         and len(name.encode(errors="replace")) <= LONGEST_NAME
         and NAME.fullmatch(name) is not None
     )
@@ -150,6 +151,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file completely or not at all: to a temporary file, which is then renamed."""
     if not path.name:
         raise WriteError(f"'{path}' could not be written (it names no file): choose another --out.")
+    # Beside the file: a rename takes place at once only within a file system.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         try:
@@ -179,6 +181,7 @@ def write_once(path: Path, text: str) -> None:
     try:
         os.link(new, path)  # unlike a renamed file, it never takes the place of another
     except OSError:
+        # Some file systems have no hard links, and another process may have been faster.
         if not there():
             new.replace(path)
     new.unlink(missing_ok=True)
@@ -228,6 +231,7 @@ class Folder:
         if self.record.name != SUMS:
             return from_json(text)
         found = from_sums(text)
+        # The list of another program is no damage: it just says nothing to us.
         if not found and text.startswith("# headwise"):
             raise HeadwiseError(
                 f"{self.record} is damaged, so nothing says which files are whole: copy or write the folder again."
@@ -385,6 +389,7 @@ class Folder:
                     others[name] = before[name]
         old = self.ours() - new.keys() - others.keys()
         both = {**before, **new}
+        # From here to the last line a killed process leaves files that are known as old or new.
         self.note({name: [*before.get(name, ()), *new.get(name, ())] for name in both})
         with writing(self.place):
             for content in contents.values():
@@ -409,6 +414,7 @@ class Folder:
         for name in names:
             path = below(self.place, name)
             path.unlink(missing_ok=True)
+            # rmdir refuses a folder that has anything in it.
             with suppress(OSError):
                 while (path := path.parent) != self.place:
                     path.rmdir()
@@ -432,6 +438,7 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 def to_json(facts: Mapping[str, Any]) -> str:
     """A record as its file has it, with a checksum (`sum`) over all it says."""
+    # As it will be read back: tuples become lists, and keys text, which changes the checksum.
     plain = json.loads(json.dumps(facts))
     return json.dumps({**plain, "sum": digest(plain)}, indent=1)
 
@@ -441,6 +448,7 @@ def from_json(text: str) -> Mapping[str, Any]:
     """What `to_json` wrote; nothing where it is damaged, or names a file outside of the folder."""
     try:
         facts = json.loads(text)
+    # RecursionError: brackets nested deeper than Python goes.
     except (ValueError, RecursionError):
         return {}
     if not isinstance(facts, dict) or facts.pop("sum", None) != digest(facts):
@@ -509,5 +517,6 @@ def write_file(path: Path, content: str | bytes) -> Path:
         write_bytes(place, data)
         return path
     with writing(path):
+        # A device or a pipe must be written into: a renamed file would take its place.
         place.write_bytes(data)
     return path

@@ -107,6 +107,7 @@ def best(run: Callable[[], object], device: str) -> float:
 
 
 def wait_for(device: str) -> None:
+    # A call returns before a GPU has done its work.
     if device == "cuda":
         torch.cuda.synchronize()
 

@@ -116,9 +116,11 @@ class Upload:
                 self.repo,
                 self.items,
                 commit_message="Upload by headwise",
+                # Else files that somebody sent after the look would be replaced unseen.
                 parent_commit=self.there.sha if self.there else None,
             )
         with asking(f"What was sent to {self.repo} could not be checked"):
+            # The hub leaves out what a .gitignore of the repository names, without an error.
             there = api.list_repo_files(self.repo)
         lost = {item.path_in_repo for item in self.items} - {*there}
         if lost:
@@ -255,6 +257,7 @@ def refuse_name(repo: str) -> None:
     """Raise HeadwiseError for what can be no repository of the hub."""
     try:
         validate_repo_id(repo)
+        # huggingface_hub also takes names without an owner, which nobody can make.
         good = repo.count("/") == 1
     except HFValidationError:
         good = False
@@ -318,6 +321,7 @@ def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, lis
         if given is None and not isinstance(planned, str):
             return None, []  # trained from random weights
     if given is None and isinstance(planned, str):
+        # A folder in a folder looks like owner/name.
         is_hub_id = planned.count("/") == 1 and not Path(planned).exists()
         given = planned if is_hub_id else None
     if given:
@@ -416,10 +420,12 @@ def card_of(
             paragraphs += [f"## {title}", body]
     own = before.text
     if is_our_card(text):
+        # Of our own earlier card only the words of the original stay, not the old numbers.
         _, _, own = own.rpartition("\n<!-- headwise ")[0].partition(FROM_ORIGINAL)
     for note in (NOTE, NOTE_ON_SENTENCES):
         own = own.replace(note.strip(), "")
     own = own.strip()
+    # A single line is only the title.
     if len(own.splitlines()) > 1:
         paragraphs += ["---", FROM_ORIGINAL, own]
     return f"---\n{facts.to_yaml()}\n---\n\n" + "\n\n".join(paragraphs) + "\n"
@@ -460,6 +466,7 @@ def repository(repo: str) -> tuple[hub.ModelInfo | None, str]:
     """What a repository has by now, None where there is none; and why the hub could not be asked."""
     try:
         return hub.HfApi().model_info(repo), ""
+    # So the hub also answers for a private one that this token may not see.
     except RepositoryNotFoundError:
         return None, ""
     except Exception as error:

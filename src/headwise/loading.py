@@ -136,6 +136,7 @@ def load(
             refuse_other_weights(path, config)
         if device_map is None and local:
             device_map = fallback_device_map(path, device, number_type)
+        # Where all layers lost equally many heads, transformers builds them by itself.
         if layout is None or states_heads(config, layout):
             devices = full_device_map(device_map, device, config, model_class)
             hf = load_whole(source, config, model_class, number_type, devices)
@@ -167,6 +168,7 @@ def load(
                 f"{spec} cannot be loaded: there is not enough memory ({end_of_sentence(error)}). Give --dtype bfloat16, "
                 "or in Python device_map='disk'."
             ) from error
+        # Transformers advises this option, which would fill the layers with random weights.
         if "ignore_mismatched_sizes" in str(error):
             raise HeadwiseError(
                 f"The weights in {spec} do not fit its layout: some have other sizes than its configuration says. Copy or "
@@ -264,6 +266,7 @@ def sub_configs(config: Any) -> Iterator[Any]:
 def refuse_code(source: str) -> None:
     """A model that brings its own code, which headwise never runs, is refused before anything is loaded."""
     values, _ = PretrainedConfig.get_config_dict(source)
+    # A class that transformers has does without the code, which is then never fetched.
     if "auto_map" in values and values.get("model_type") not in CONFIG_MAPPING:
         raise HeadwiseError(
             f"{source} brings Python code of its own for its {values.get('model_type', 'model')}, which headwise does "
@@ -513,6 +516,7 @@ def fill_weights(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     loaded = {id(own[name]) for name in shared}  # a tied weight is in the file once
     absent = {name for name in missing if id(own[name]) not in loaded}
+    # What `save_pretrained` leaves out on purpose is not missing.
     return sorted({*absent, *unexpected} - set(model._keys_to_ignore_on_save or ()))
 
 
@@ -534,6 +538,7 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
             f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again."
         )
     words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
+    # Else an id without an embedding stops the work in the middle of a text.
     if tokenizer is not None and words is not None and len(tokenizer) > words:
         raise HeadwiseError(
             f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's. "

@@ -74,6 +74,7 @@ def refuse_other_models(folder: Folder) -> None:
     """Raise HeadwiseError for a folder with files of another model, or of one that was changed since it was saved: a
     loader might mix them with those of this one."""
     names = [name for name in folder.names() if MODEL_FILES.fullmatch(name)]
+    # A record of something else is in the way, too: ours would replace it.
     folder.refuse_others(names if folder.holds == MODEL else [*names, SUMS])
 
 
@@ -83,6 +84,7 @@ def copy_siblings(source: Path, folder: Path) -> None:
     names = [README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *module_folders(source)]
     names += [path.name for path in source.glob("LICENSE*") if is_name(path.name)]
     for name, path in files_in(source, names).items():
+        # What was just written fits the model; the original's may not.
         if not is_inside(name) or below(folder, name).exists():
             continue
         if leads_out(source, path):
@@ -124,6 +126,7 @@ def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     if readme.exists():
         # Bytes that are no UTF-8 stay as they are.
         text = readme.read_text(encoding="utf-8", errors="surrogateescape")
+    # A model that is pruned again brings the notes of the first time.
     for note in (NOTE, NOTE_ON_SENTENCES, NOTE_ON_ZEROS):
         text = text.replace(note, "")
     text += NOTE_ON_ZEROS if stock else NOTE
@@ -131,6 +134,7 @@ def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     if listed.exists():
         modules = read_json(listed, list)
         for module in modules:
+            # By its last name: sentence-transformers has moved the class, and ours keeps the name.
             if str(module.get("type")).rpartition(".")[2] == "Transformer":
                 module["type"] = STOCK_MODULE if stock else PRUNED_MODULE
         listed.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")

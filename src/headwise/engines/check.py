@@ -117,6 +117,7 @@ def program_of(place: Path) -> tuple[Program | None, list[Path]]:
             return program, files
     if marian_file(place) is not None:
         return MARIAN, [place]
+    # Before the question for config.json: folders of CTranslate2 have one, too.
     if (place / CT2_WEIGHTS).is_file():
         return CT2, [place]
     if (place / "config.json").is_file():
@@ -141,6 +142,7 @@ def sealed(place: Path, free: Collection[str] = ()) -> Finding:
 
 def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
     """A folder of transformers. Loading it builds every layer by its layout and refuses other shapes."""
+    # The README is the user's, and decides nothing that the model computes.
     seal = sealed(folder, (README,))
     yield seal
     if seal.good is False:
@@ -155,6 +157,7 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
     if original is None:
         yield Finding("outputs", None, "the original model was not given")
         return
+    # An export says no layout: it has all heads of the model that it was made of.
     whole = HeadMask.full(original.heads) if Folder(folder).holds == EXPORT else None
     layout = whole if model.layout is None else model.layout
     if layout is None or layout.heads != original.heads:
@@ -197,6 +200,7 @@ def run_finding(program: Program, file: Path, run: bool) -> Finding:
     try:
         says = asked_apart(program.function, file)
     except EngineFailed as error:
+        # llama.cpp prints why; the error that reaches Python does not say it.
         said = re.search("error loading model: (.*)", error.log)
         why = said[1] if said else error
         return Finding(program.name, False, f"{file.name} does not run ({why})")
@@ -217,6 +221,7 @@ def marian_weights(place: Path, original: Model | None) -> Finding:
     wanted = marian_matrices(original) if marian_refusal(original) is None else {}
     int8 = file.suffix == ".bin"
     for name, array in wanted.items():
+        # int8 goes from −127 to 127; all that is no factor of a product must be equal.
         step = float(np.abs(array).max()) / 127 if int8 and is_product(name, array) else 0.0
         found = arrays.get(name)
         if (

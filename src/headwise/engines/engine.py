@@ -49,6 +49,7 @@ class Engine(Declaration):
         if not self.refusal:
             return None
         refusal = self.refusal
+        # Our rows name it, so that the table of engines needs no torch.
         if isinstance(refusal, str):
             module, _ = self.home
             refusal = getattr(import_module(module), refusal)

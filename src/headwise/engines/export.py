@@ -51,6 +51,7 @@ def export(
     chosen: list[Head] = []
     for each in attention:
         chosen += model.heads.named(str(each))
+    # Only where asked for: the functions of other engines do not take it.
     options = {"attention": list(dict.fromkeys(chosen))} if chosen else {}
 
     folder = Path(out)

@@ -72,9 +72,11 @@ FAMILIES = {
         biases=(*ALL, "ffn_gate_inp", "ffn_up_exps", "ffn_down_exps"),
     ),
     "granite": Family("granite", paired=True),
+    # llama.cpp reads experts in a Llama, and has no Mixtral of its own.
     "mixtral": Family("llama", paired=True),
     "mpt": Family("mpt", by_place=True, biases=ALL),
     "nemotron": Family("nemotron", whole=True, norms_from_zero=True),
+    # OLMo's epsilon is in its code, not in its configuration.
     "olmo": Family("olmo", facts={"layer_norm_eps": 1e-5}, paired=True, whole=True, biases=()),
     "phi": Family("phi2", whole=True, biases=ALL),
     "phi3": Family(
@@ -94,6 +96,7 @@ FAMILIES = {
 def family_of(model: Model) -> Family:
     """How llama.cpp reads a model: with each layer's own number of heads where it can."""
     family = model.hf.config.model_type
+    # Qwen3 is in both tables: where openelm refuses it, heads of zeros fill it up.
     if family in UNEVEN and (family not in FAMILIES or uneven_refusal(model) is None):
         return UNEVEN[family]
     return FAMILIES[family]
@@ -103,8 +106,10 @@ def uneven_refusal(model: Model) -> str | None:
     """Why no architecture of llama.cpp takes these layers as they are; None where one does."""
     config: Any = model.hf.config
     kind = rotation(config).get("rope_type", "default")
+    # The file has one factor for each frequency, which cannot change while a text grows.
     if kind not in STATIC_ROTATIONS:
         return f"its rotary positions of type {kind} depend on the length of the text"
+    # Only openelm asks for more than a static rotation.
     if UNEVEN[config.model_type] is DECI:
         return None
     for site, attention in model.discovery.modules.items():

@@ -73,6 +73,7 @@ def refusal(model: Model) -> str | None:
         vocabulary(model)
         return unread(model)
     except HeadwiseError as error:
+        # It becomes the end of a sentence in `export`.
         return str(error).rstrip(".")
 
 
@@ -102,6 +103,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     add_vocabulary(writer, model)
 
     kept_wide = []
+    # The table of tensors comes first in the file: made twice, only one tensor is in memory.
     for name, tensor in gguf_tensors(model):
         kind = type_of(name, tensor, dtype)
         if dtype == "q8_0" and kind == "f16":
@@ -109,6 +111,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
         stored_as = gguf.GGMLQuantizationType[kind.upper()]
         block, size = gguf.GGML_QUANT_SIZES[stored_as]
         shape: tuple[int, ...] = tuple(tensor.shape)
+        # GGUFWriter takes the shape of all other types in bytes, bfloat16 too.
         if kind not in ("f32", "f16"):
             shape = (*tensor.shape[:-1], tensor.shape[-1] // block * size)
         stored = np.dtype({"f32": np.float32, "f16": np.float16}.get(kind, np.uint8))
@@ -138,6 +141,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
 
 
 def type_of(name: str, tensor: Tensor, dtype: str) -> str:
+    # As llama.cpp's own converter keeps them, whatever type was asked for.
     if tensor.dim() < 2 or name.startswith(("rope", "position")) or name.endswith(".bias"):
         return "f32"
     if "gate_inp" in name:  # which chooses experts
@@ -185,9 +189,11 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
     config: Any = model.hf.config
     family = family_of(model)
     layers = [*places_in_file(model).values()]
+    # For configurations without: GPT-2's n_inner is None, and means four times the width.
     facts: dict[str, Any] = {"context_length": 2048, "feed_forward_length": 4 * config.hidden_size}
     for key, names in FILE_KEYS.items():
         for name in names:
+            # MPT has some of these in a configuration inside its own.
             value = getattr(config, name, getattr(getattr(config, "attn_config", None), name, None))
             if value is not None:
                 facts[key] = value
@@ -207,10 +213,12 @@ def add_facts(writer: Any, model: Model, dtype: str) -> None:
     if family.uneven:
         facts["feed_forward_length"] = [facts["feed_forward_length"]] * len(layers)
     else:
+        # Layers are filled up to equal counts, which these architectures read as one number.
         facts |= {key: facts[key][0] for key in ("head_count", "head_count_kv")}
     if family.window_period:
         facts["sliding_window"] = config.sliding_window
     if window := sliding_window(model):
+        # Beyond the window llama.cpp would see more of the text than the model does.
         facts["context_length"] = window
     for key, value in (facts | rotation_facts(model)).items():
         getattr(writer, f"add_{key}")(value)
@@ -231,6 +239,7 @@ def rotation_facts(model: Model) -> dict[str, Any]:
     }
     kind = settings.get("rope_type", "default")
     if family_of(model).uneven:
+        # Deci's frequencies are scaled by a tensor (rope_freqs), so that no kind is named here.
         rotary: Any = model.hf.get_decoder().rotary_emb
         if rotary.attention_scaling != 1:
             facts["rope_scaling_attn_factors"] = rotary.attention_scaling

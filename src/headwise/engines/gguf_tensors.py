@@ -88,16 +88,20 @@ def gguf_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
         own = gguf_name(name, model)
         block, _, part = own.rpartition(".")[0].rpartition(".")
         heads = layers[int(block.removeprefix("blk."))] if block else layers[0]
+        # llama.cpp refuses a file with tensors that it does not ask for.
         if part.startswith("attn_") and not heads.query:
             continue
         value = weights[name].detach()
+        # GPT-2's Conv1D keeps inputs × outputs, the transpose of a linear layer.
         if isinstance(modules.get(name.rpartition(".")[0]), Conv1D) and value.dim() == 2:
             value = value.t()
         if family.norms_from_zero and part.endswith("norm") and own.endswith("weight"):
+            # In float32: bfloat16 would round most of a small weight away beside the 1.
             value = value.float() + 1
         if ".experts." in name:
             yield from expert_tensors(own, name, value, family.architecture == "gpt-oss")
         elif family.architecture == "openelm" and part == "attn_qkv":
+            # All three have one name in the file: the queries bring the other two along.
             if "q_proj" in name:
                 rest = [weights[name.replace("q_proj", each)] for each in ("k_proj", "v_proj")]
                 yield own, torch.cat([value, *rest])
@@ -114,12 +118,14 @@ def in_order(model: Model, part: str, rows: Tensor, heads: HeadPlaces) -> Tensor
     """A tensor of a layer: of queries and keys with rows as llama.cpp reads and scales them. heads: of the layer."""
     family = family_of(model)
     count = len(heads.key_value if part == "attn_k" else heads.query)
+    # Falcon's one key/value head stands behind all queries already, as llama.cpp wants it.
     if part == "attn_qkv" and family.fused and len(heads.key_value) == count:
         apart: Tensor = rows.unflatten(0, (count, 3, -1)).swapaxes(0, 1).flatten(0, 2)
         return apart
     if family.paired and part in ("attn_q", "attn_k"):
         # Head by head, from half-split rotary order to neighbouring pairs.
         rows = rows.unflatten(0, (count, 2, -1)).swapaxes(1, 2).flatten(0, 2)
+    # A factor before a norm of the queries would be divided out again.
     normed = any(hasattr(module, "q_norm") for module in model.discovery.modules.values())
     return rows * scale_factor(model, count) if part == (NORMED if normed else "attn_q") else rows
 
@@ -131,11 +137,13 @@ def gguf_name(name: str, model: Model) -> str:
         base, kind = name, "weight"
         if name.endswith("_bias"):  # of experts in one tensor
             base, kind = name.removesuffix("_bias"), "bias"
+    # gguf's table has gate and up apart: `expert_tensors` gives the gate its name.
     base = base.replace("gate_up_proj", "up_proj") if ".experts." in base else base
     architecture = family_of(model).architecture
     if architecture == "openelm" and base.endswith(("q_proj", "k_proj", "v_proj")):
         base = f"{base[:-6]}qkv_proj"
     names = names_of(architecture, len(model.heads.sites))
+    # gguf's table has some names without the prefix, such as Bloom's.
     own = names.get_name(base) or names.get_name(base.removeprefix("transformer."))
     if own is None:
         raise HeadwiseError(f"llama.cpp has no name for {name}.")
@@ -175,6 +183,7 @@ def scale_factor(model: Model, heads: int) -> float:
         theirs = (config.hidden_size // heads) ** -0.5
     scales = [getattr(each, "scaling", None) for each in model.discovery.modules.values()]
     own = next(filter(None, scales), usual)
+    # Rounding alone must not change the weights.
     return float(own) / theirs if abs(float(own) / theirs - 1) > 1e-6 else 1.0
 
 

@@ -43,8 +43,10 @@ def vocabulary(model: Model) -> dict[str, Any]:
         raise HeadwiseError(
             f"its tokenizer is of type {core['type']}: only byte pairs (BPE) are written"
         )
+    # As text before tokenizers 0.20, as pairs since: a token may have a blank in it.
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in core["merges"]]
 
+    # Embeddings may have more rows than words; llama.cpp wants a name for each row.
     size = max(model.hf.config.vocab_size, max(core["vocab"].values()) + 1)
     names: list[str | None] = [None] * size
     for text, number in core["vocab"].items():
@@ -55,7 +57,9 @@ def vocabulary(model: Model) -> dict[str, Any]:
     tokens = [f"[unused {number}]" if name is None else name for number, name in enumerate(names)]
 
     if core.get("byte_fallback"):
+        # Reversed, so that of several merges to one token the first counts.
         rank = {pair.replace(" ", ""): place for place, pair in reversed(list(enumerate(merges)))}
+        # llama.cpp joins the pair with the highest score first.
         scores = [float(-rank.get(token, len(merges))) for token in tokens]
         return {
             "model": "llama",

@@ -65,6 +65,7 @@ class Graph:
                 {"inputs": self.inputs},
                 dynamic_shapes={"inputs": shapes},
                 strict=False,
+                # Else a condition on a length in the model's code fails the export.
                 prefer_deferred_runtime_asserts_over_guards=True,
             )
         except Exception as error:  # of the tracer, about code of transformers
@@ -94,6 +95,7 @@ def cache_of(inputs: dict[str, Tensor], prefix: str, layers: int) -> Cache:
     for layer in range(layers):
         keys = inputs.get(f"{prefix}.{layer}.key")
         if keys is None:
+            # Without cross-attention heads; nothing reads it.
             states.append(DynamicLayer())
         else:
             states.append(PastLayer(keys, inputs[f"{prefix}.{layer}.value"]))
@@ -173,6 +175,7 @@ def language_step(layers: int, hf: Callable[..., Any], inputs: dict[str, Tensor]
 def encode_source(crossing: list[int], hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
     """Source ids B K and their mask to the keys and values of cross-attention, for the layers that have heads."""
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    # Any token will do: the step is there to fill the cache of cross-attention.
     start = inputs["input_ids"].new_zeros(inputs["input_ids"].shape[0], 1)
     given = hf(**inputs, decoder_input_ids=start, past_key_values=cache, use_cache=True)
     layers = cache.cross_attention_cache.layers
@@ -190,8 +193,10 @@ def decoder_step(
     B Q V and the target's keys and values."""
     past = cache_of(inputs, "past", layers)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    # Set afterwards, as the constructor compares lengths, which are symbols here.
     cache.self_attention_cache = past
     cache.cross_attention_cache = cache_of(inputs, "cross", layers)
+    # By it transformers decides whether it reads the cache or projects the source anew.
     cache.is_updated = {layer: layer in crossing for layer in range(layers)}
     mask = inputs["attention_mask"]
     # The encoder's states are in the cache already: their values are not read.
@@ -329,8 +334,10 @@ def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head]
             for kind in model.heads.kinds:
                 if f"{ATTENTION}{kind}" in graph.outputs:
                     of_kind = [str(head) for head in attention if head.kind == kind]
+                    # An output has no names for its heads: the file says their order here.
                     made.model.metadata_props[f"{ATTENTION}{kind}"] = " ".join(of_kind)
             made.save(str(path))
+            # The file as users will have it, not the program in memory, is checked.
             session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
             check_engine(graph, partial(run_onnx, session), "ONNX Runtime")
     save_tokenizer(model, folder)
@@ -365,6 +372,7 @@ def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
         for graph in graphs(model):
             path = folder / f"{graph.name}.pt2"
             torch.export.save(graph.program(), path)
+            # Read back, so that the file itself is checked.
             program = torch.export.load(path).module()
             check_engine(graph, partial(run_program, program), "torch.export")
     save_tokenizer(model, folder)
@@ -421,9 +429,11 @@ def check_engine(graph: Graph, run: Run, engine: str) -> None:
                 "written."
             ) from error
         for name, expected, got in zip(graph.outputs, expected_outputs, outputs, strict=True):
+            # An output may be empty, and `max` raises for it.
             if not expected.numel():
                 continue
             difference = float((got.to(expected.device) - expected).abs().max())
+            # In this form NaN is a difference, too.
             if not difference <= TOLERANCE * max(float(expected.abs().max()), 1.0):
                 raise HeadwiseError(
                     f"{engine} computes something else than the model: {name} of the graph '{graph.name}' differs by "
@@ -433,6 +443,7 @@ def check_engine(graph: Graph, run: Run, engine: str) -> None:
 
 def resized(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """Inputs of other sizes, on the same device: ids of the example drawn again, drawn states, masks of ones."""
+    # Drawn on the CPU, so that each device is checked with the same inputs.
     random = torch.Generator().manual_seed(1)
     sizes = {**sizes, "total": sizes["past"] + sizes["tokens"]}
     inputs = {}

@@ -45,6 +45,7 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
 
     settings = decoder_settings(model, folder)
     settings |= {
+        # Else Marian looks for the files in its working directory.
         "relative-paths": True,
         "models": [name],
         "vocabs": write_vocabularies(model, folder),
@@ -73,8 +74,10 @@ def marian_matrices(model: Model) -> dict[str, np.ndarray]:
     arrays = {}
     for entry in entries(config):
         array = state[entry.ours]
+        # Vectors are matrices of one row in Marian.
         arrays[entry.theirs] = array.T if entry.transposed else array[None]
     for ours, (theirs, words) in embedding_places(config).items():
+        # Marian has no row for padding, and its words come first.
         arrays[theirs] = state[ours][:words]
     if not (config.toolkit or {}).get("output-omit-bias"):
         arrays[f"{OUTPUT}_b"] = state["final_logits_bias"][:, : config.target_words]

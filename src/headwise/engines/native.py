@@ -42,11 +42,13 @@ def apart(function: str, *given: Any, seconds: float = PATIENCE) -> Any:
 
     Raises EngineFailed where the function raises an error, its process crashes, or no result comes in time.
     """
+    # -P: no file in the working directory may take the place of an installed module.
     command = [sys.executable, "-X", "faulthandler", "-P", "-c"]
     try:
         done = subprocess.run(
             [*command, f"from {__name__} import answer; answer()"],
             input=json.dumps([function, given]),
+            # The caller may have added to its path since it started.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
@@ -96,10 +98,12 @@ def llama_cpp(file: str) -> str:
     """Load a GGUF file in llama.cpp."""
     package = import_module(next(filter(find_spec, LLAMA_CPP)))
     if package.__name__ == "llama_cpp":
+        # Why a file does not load is only printed.
         KEPT.append(package.Llama(file, n_ctx=16, verbose=True))
         return "loads"
     params = package.CommonParams()
     params.model.path = file
+    # Little memory: whether the file loads does not depend on it.
     params.n_ctx = 16
     params.n_parallel = 1
     params.port = 0
@@ -121,6 +125,7 @@ def ctranslate2(folder: str) -> str:
             reasons.append(error)
         else:
             return f"loads as a {sort.__name__}"
+    # The wrong classes say only that the model is none of theirs.
     others = [each for each in reasons if "cannot be used as" not in str(each)]
     raise [*others, *reasons][0]
 

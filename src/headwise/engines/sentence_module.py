@@ -33,6 +33,7 @@ def transformer_class() -> type:
 
 
 def __getattr__(name: str) -> Any:
+    # sentence-transformers looks the class up here, by its name in modules.json.
     if name == "Transformer":
         return transformer_class()
     raise AttributeError(name)

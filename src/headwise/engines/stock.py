@@ -20,6 +20,7 @@ from headwise.model_files import copy_siblings, explain_pruned
 def refusal(model: Model) -> str | None:
     """Why there is no ordinary checkpoint of a model; None where there is one."""
     family = type(model.hf).__name__
+    # A class of somebody else may have the name of one in transformers.
     if getattr(transformers, family, None) is not type(model.hf):
         return f"transformers has no {family}"
     if biases_without_place(model.hf):
@@ -32,9 +33,11 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
     padded = pad(model.hf, model.discovery, model.heads_left)
     stock = padded.model
     if stock.can_generate():
+        # A copy: alignment heads get other numbers below, and the given model keeps its own.
         stock.generation_config = copy.copy(model.hf.generation_config)
     if model.alignment_heads:
         stock.generation_config.alignment_heads = [
+            # Heads of zeros may stand before a head, which changes its number.
             [head.layer, padded.places[Site(head.kind, head.layer)].query.index(head.head)]
             for head in model.alignment_heads
         ]

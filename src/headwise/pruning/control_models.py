@@ -128,6 +128,7 @@ def narrower(shape: Architecture, vocabulary: int, parameters: int) -> Architect
     for width in widths:
         other = filled_up(shape.model_copy(update={"width": width}), vocabulary, parameters)
         shapes.append(other)
+        # Half a unit: with whole units of feed-forward size none may come nearer.
         if count_weights(other, vocabulary) - parameters <= weights_per_unit(other) / 2:
             fitting.append(other)
     if not fitting:
@@ -156,8 +157,10 @@ def count_weights(shape: Architecture, vocabulary: int) -> int:
     """The number of weights of a model that `build_model` makes of this shape, tied ones counted once."""
     wide = shape.width
     layers = shape.encoder_layers + shape.decoder_layers
+    # A decoder layer has cross-attention as well.
     attention = (layers + shape.decoder_layers) * 4 * (wide * wide + wide)
     feedforward = layers * (2 * wide * shape.feedforward + shape.feedforward + wide)
+    # A decoder layer has a third norm, that of cross-attention.
     norms = (2 * layers + shape.decoder_layers) * 2 * wide
     blocks = attention + feedforward + norms
     if shape.norm == "post":

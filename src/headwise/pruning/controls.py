@@ -66,6 +66,7 @@ class Control(Declaration):
             )
         for name, usual in {"title": self.name.replace("-", " "), "reference": self.name}.items():
             if not getattr(self, name):
+                # The dataclass is frozen, and these defaults follow from another field.
                 object.__setattr__(self, name, usual)
 
 

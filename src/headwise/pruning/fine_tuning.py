@@ -125,6 +125,7 @@ def train_with_care(
         )
         spent = train_at(model, trial, slower, [Refusal(before)])
         cost = {name: value + spent[name] for name, value in cost.items()}
+        # A loss of NaN is not below it either: then the weights go back.
         if loss_on_dev(model, training) < before:
             notes.append(f"The weights trained at a rate of {rate:g}, without dropout.")
             return cost

@@ -81,6 +81,7 @@ def glorot_uniform(heads: HeadMap, seed: int) -> Tensor:
     for site in heads.sites:
         count = heads.count(site)
         uniform = torch.rand(count, generator=generator) * 2 - 1
+        # A layer may have lost all of its heads.
         layers.append(uniform * math.sqrt(3 / max(count, 1)))
     return torch.cat(layers)
 
@@ -201,6 +202,7 @@ class HeadGates(nn.Module):
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
         """Parameter groups for a run of this number of updates."""
+        # Decay would pull log α to 0, where a gate is half open.
         return [{"params": [self.log_alpha], "lr": rate, "weight_decay": 0.0}]
 
     @property

@@ -134,6 +134,7 @@ def most_within(
     steps: the numbers that are tried first, all of them, because quality may fall and rise again; then single units,
     where the limit is passed. losses: gives the loss of each of some numbers, compared with the whole model.
     """
+    # In this form NaN is refused, too.
     if not limit >= 0:
         raise HeadwiseError(
             f"The largest loss of quality cannot be {limit}: give a number of at least 0."
@@ -141,6 +142,7 @@ def most_within(
     lost = {0: 0.0, **dict(zip(steps, losses(steps), strict=True))}
     while (removed := next_size(lost, order, limit)) is not None:
         (lost[removed],) = losses([removed])
+    # Losses are differences from the full model: if all are NaN, its quality is.
     if steps and all(math.isnan(lost[removed]) for removed in steps):
         raise HeadwiseError(f"The quality of the full model is not a number (NaN). {NOT_FINITE}.")
     most = choose_smallest(lost, {removed: -removed for removed in lost}, limit)
@@ -214,12 +216,14 @@ def removal_order(score_of: RemovalScore, options: Greedy) -> list[Together]:
     """The units that greedy removal takes away, the first first, down to the options' number of heads."""
     heads = score_of.model.heads
     kinds = options.kinds or heads.kinds
+    # Orders without text are the same whatever heads are left.
     once = not options.rescore or score_of.score in TEXTLESS_ORDERS
     parts = units(heads.only(kinds), options.unit)
 
     def score(mask: HeadMask) -> Mapping[Head, float]:
         values = score_of(mask)
         if score_of.score == "random":
+            # The importance of a unit is a sum: large units would stay for their size alone.
             values = divide_among_heads(values, parts)
         return values
 

@@ -52,6 +52,7 @@ def read_measurements(table: pd.DataFrame) -> dict[str, Measurements]:
     that has one of them twice."""
     by_setting = {str(setting): Measurements() for setting in table["setting"]}
     rows = table[["setting", *MEASURED]].dropna(subset=["value"]).drop_duplicates()
+    # pandas reads empty cells as NaN, which is no key.
     rows = rows.fillna({"split": "", "reference": ""})
     for setting, split, measure, reference, *numbers in rows.itertuples(index=False, name=None):
         of_model = by_setting[str(setting)]

@@ -103,6 +103,7 @@ class GatedLoop(TrainerCallback):
 
     def on_pre_optimizer_step(self, *_: Any, optimizer: Any = None, **__: Any) -> None:
         """The step of a Trainer. optimizer: Accelerate's, which has the GradScaler of a run in half precision."""
+        # Now, as Accelerate updates the GradScaler right after the step of the weights.
         self.step(getattr(optimizer, "scaler", None))
 
     @property

@@ -124,6 +124,7 @@ def prune(
             dev_data = model.task.training_data(chosen_on, how.batch_tokens)
             run = TrainingRun(data, dev_data, how, Path(work or scratch), seed, report)
             if isinstance(options, Greedy):
+                # The heads are gone already: `tune` removes no more, and trains a copy.
                 everything = HeadMask.full(model.heads)
                 return tune(model, run, options, tuple(kinds), everything).model
             if isinstance(options, Gates) and options.penalty:
@@ -223,6 +224,7 @@ def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> 
     pruned = train_gates(model, run, options, gates, settle)
     if gates.missed() <= WITHIN:
         return pruned
+    # `missed` counts units, and the sentence is about heads.
     missed = gates.missed() * float(gates.heads_in.max())
     note = (
         f"The expected count was still {missed:.1f} heads away from the target count when the gates were decided, "
@@ -276,7 +278,9 @@ def prune_greedily(
         def losses(numbers: Sequence[int]) -> list[float]:
             masks = [without(removed) for removed in numbers]
             measured = measure(dev_batches, masks, cut if options.compensate else None)
+            # Place 0 is the whole model, which all others are compared with.
             changes = [measured.difference(place) for place in range(1, len(masks) + 1)]
+            # A gain is a negative loss; of perplexity less is better.
             return [-measured.quality.better * change for change in changes]
 
     return cut(without(most_within(order, steps, losses, options.max_drop)))

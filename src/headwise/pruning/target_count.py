@@ -75,6 +75,7 @@ class TargetGates(HeadGates):
 
     def groups(self, rate: float, updates: int) -> list[dict[str, Any]]:
         """Parameter groups at a rate that lets a gate travel far enough in this number of updates."""
+        # Adam moves a number by about the rate in each update, however large its gradient is.
         return super().groups(max(rate, TRAVEL / updates), updates)
 
     def decided(self) -> Tensor:

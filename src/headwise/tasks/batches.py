@@ -54,6 +54,7 @@ class Reported(ABC):
             self.size = self.weight(batch)
             if number % state.num_processes == state.process_index:
                 yield batch
+            # Those of other processes, too: every process reports the share of the whole text.
             self.done += self.size
             self.read += int((batch["rows"] >= 0).sum())
             self.progress(min(1.0, self.done / self.total), self.words())
@@ -120,6 +121,7 @@ class Batches(Reported):
     @property
     def provides(self) -> frozenset[str]:
         """What measures may ask for: what the task provides; of batches of a user's own, the loss alone."""
+        # `Task.batches` passes batches of a user's own as both.
         own = self.text is self.data
         return self.task.provides & {"loss"} if own else self.task.provides_of(self.text)
 
@@ -224,6 +226,7 @@ class Fold(Reported):
             size = len(batch["labels"])
             numbers = torch.arange(start, start + size)
             if documents is not None:
+                # Windows overlap: apart, both halves would have read the same words.
                 numbers = torch.from_numpy(documents[start : start + size])
             in_fold = numbers % 2 == self.which
             mine = in_fold & (batch["labels"] != IGNORED).any(1)
@@ -271,6 +274,7 @@ class Shuffled(Reported):
             size = max(1, self.tokens // batch["labels"].shape[1])
             for rows in order.split(size):
                 small.append({name: tensor[rows] for name, tensor in batch.items()})
+        # The text may be read again: `documents` is about this reading alone.
         self.rows.clear()
         for number in random.permutation(len(small)):
             self.rows.append(small[number]["rows"].numpy())

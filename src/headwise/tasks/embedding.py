@@ -59,6 +59,7 @@ class Embedding(Task):
 
     def encoded(self, text: Any) -> Any:
         if isinstance(text, SentencePairs):
+            # Heads are scored on the sentences alone; only the quality needs the pairs.
             text = Text.from_lines(text.lines, text.name)
         return Lines(text, self.tokenizer, self.longest, "decoder-self" in self.heads.kinds)
 
@@ -169,11 +170,13 @@ def modes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def first_state(states: Tensor, places: Tensor) -> Tensor:
     """The state of the first token."""
+    # argmax takes no booleans; of equal numbers it gives the first.
     return states[torch.arange(len(states)), places.int().argmax(1)]
 
 
 def last_state(states: Tensor, places: Tensor) -> Tensor:
     """The state of the last token."""
+    # Padding may stand on either side, so the number of tokens does not say it.
     from_the_end = places.flip(1).int().argmax(1)
     return states[torch.arange(len(states)), places.shape[1] - 1 - from_the_end]
 
@@ -208,6 +211,7 @@ POOLING_FLAGS = {
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    # Without a function in POOLINGS, so that it is refused by its name.
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }

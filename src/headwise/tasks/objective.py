@@ -62,6 +62,7 @@ def on_device(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor
     device = device_of(model)
     tensors = {}
     for name, tensor in batch.items():
+        # A backward pass cannot keep a tensor that was made in inference mode.
         if tensor.is_inference():
             tensor = tensor.clone()
         tensors[name] = tensor.to(device)
@@ -163,6 +164,7 @@ def before_output(
         own = predict(model, batch)
     states = seen[0]
     project = projection(model, states.device)
+    # An output layer that runs twice in a forward serves more than the logits.
     if project is None or len(seen) > 1:
         return None, predict(model, batch)
     # Once for a model: a comparison makes the processor wait for a GPU.
@@ -198,6 +200,7 @@ def sentence_losses(
     places: `asked_places(labels)`, where they are known. Without gradients the logits are copied CHUNK at a time.
     """
     sentences, positions = asked_places(labels) if places is None else places
+    # With gradients the copies of all chunks stay for the backward pass: chunks save nothing.
     size = max(1, len(sentences) if logits.requires_grad else CHUNK // logits.shape[-1])
     parts = []
     for chunk in zip(sentences.split(size), positions.split(size), strict=True):
@@ -210,6 +213,7 @@ def sentence_losses(
 def token_losses(logits: Tensor, gold: Tensor, wrong: Tensor | None = None) -> Tensor:
     """The negative log likelihood of N gold words, or, with wrong words, how far the logit of each wrong word is above
     that of the gold one (so that a better model has less of either). Logits N V; nats, N."""
+    # In half precision the sum over a vocabulary loses too many digits; float64 stays.
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if wrong is None:
         return nn.functional.cross_entropy(wide, gold, reduction="none")

@@ -63,6 +63,7 @@ class OwnBatches:
             for name, tensor in sorted(batch.items()):
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
                 digest.update(
+                    # As bytes, because NumPy has no bfloat16.
                     tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
                 )
         return digest.hexdigest()
@@ -88,6 +89,7 @@ class OwnBatches:
             and labels.shape == ids.shape
             and "decoder-self" in self.task.heads.kinds
         ):
+            # A causal model of transformers shifts its labels by itself.
             ahead = torch.full_like(labels, IGNORED)
             ahead[:, :-1] = labels[:, 1:]
             tensors["labels"] = ahead
@@ -126,6 +128,7 @@ class OwnBatches:
             )
             labels = tensors["labels"]
             got = sentence_losses(predict(hf, tensors), labels).sum() / asked_tokens(labels).sum()
+        # In this form a loss of NaN is refused, too.
         if wanted is None or not bool((got - wanted).abs() <= NEAR_LOSS * wanted.abs()):
             said = "has none" if wanted is None else f"is {float(wanted):.4g}"
             raise HeadwiseError(
@@ -137,4 +140,5 @@ class OwnBatches:
 def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
     """What a decoder reads to predict labels B T: the start token, then all labels but the last."""
     first = labels.new_full((len(labels), 1), start)
+    # IGNORED is no word that has an embedding.
     return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)

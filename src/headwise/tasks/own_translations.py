@@ -64,6 +64,7 @@ def own_translations(
         parts.mkdir(parents=True, exist_ok=True)
         with FileLock(below(folder, f"{key}.lock")):  # other processes wait, and find them
             made = OwnTranslations._write(pairs(), label, folder, key)
+        # Not before all are in one file: a killed run goes on from the parts.
         shutil.rmtree(parts, ignore_errors=True)
     except OSError as error:
         raise HeadwiseError(

@@ -45,6 +45,7 @@ class EncodedPrompts:
         self, text: PromptPairs, tokenizer: PreTrainedTokenizerBase, max_length: int
     ) -> None:
         self.tokenizer = tokenizer
+        # An unknown word at the end of a prompt is a word, and stays.
         self.special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
         too_long = f"longer than {max_length} tokens"
         left_out: Counter[str] = Counter()
@@ -70,6 +71,7 @@ class EncodedPrompts:
             raise HeadwiseError(
                 f"None of the {len(text)} pairs of prompts in '{text.name}' can be used: {why}."
             )
+        # Batches of similar lengths have little padding.
         self.prompts.sort(key=lambda prompt: len(prompt.clean))
         self.longest = np.array([len(prompt.clean) for prompt in self.prompts])
 

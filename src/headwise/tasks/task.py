@@ -142,6 +142,7 @@ class Task(ABC):
             return given
         if all(isinstance(row, str) for row in given):
             for line in given[:FEW]:
+                # For a name that is too long the file system raises an error in place of "no".
                 if "\n" not in line and len(line) < LONGEST_NAME and Path(line).is_file():
                     raise HeadwiseError(
                         f"A list of sentences was given, and '{line}' is a file: give one file, or read several, such as "

@@ -43,6 +43,7 @@ class Translation(Task):
 
     @property
     def usual_kinds(self) -> tuple[Kind, ...]:
+        # The heads that Voita et al. 2019 prune first (section 6.2).
         return ("encoder-self",)
 
     @classmethod
