@@ -12,6 +12,7 @@ from headwise.folders import PAGES, Folder
 
 def need_drawing() -> None:
     """Raise HeadwiseError where the package that draws pages, figures and animations is not installed."""
+    # Looked for, not imported: the library is large, and not every step draws.
     if find_spec("vl_convert") is None:
         raise HeadwiseError(
             "Pages are drawn by vl-convert-python, which is not installed: pip install 'headwise[report]'."
@@ -32,6 +33,7 @@ def report(run: str | Path) -> Path:
     from headwise.report.runs import read_grid
 
     pages = Folder(run, PAGES)
+    # Before the run is read: nobody waits for a page that cannot be written.
     pages.refuse_others(["report.html"])
     folder = pages.place
     subject = read_grid(folder) if (folder / "grid.json").is_file() else read_run(folder)

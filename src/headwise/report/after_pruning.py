@@ -157,6 +157,7 @@ def role_changes_table(found: list[RoleChange], kind: str) -> Table | None:
     columns: Columns = {
         "model": lambda change: change.model["label"],
         "heads": lambda change: str(len(change.heads)),
+        # Roles of removed heads have a column of their own, so before = kept + lost.
         "roles before": lambda change: str(len(change.kept) + len(change.lost)),
         "kept": lambda change: str(len(change.kept)),
         "lost": lambda change: str(len(change.lost)),
@@ -318,6 +319,7 @@ def rank_table(run: FinishedRun) -> Table | None:
 
     columns: Columns = {"model": lambda model: model["label"]}
     for measure in dict.fromkeys(measure for _, measure in texts):
+        # A closure would know the last measure only: it reads the name when it is called.
         columns[measure_name(measure)] = partial(
             lambda name, model: texts.get((model["setting"], name), ""), measure
         )
@@ -333,6 +335,7 @@ def scores_figure(run: FinishedRun) -> Figure | None:
     known = scores_before_and_after(run)
     if not known:
         return None
+    # The first one has the most heads: `run.pruned` goes from many heads to few.
     shown = next((model for model, _, _ in known if model["chosen"]), known[0][0])
     panels = []
     for model, measure, found in known:
@@ -353,8 +356,10 @@ def scatter(
     """A score of each head in two models, `before` and `after`, named `one` and `other`."""
     address = [str(head_of(row)) for row in found.to_dict("records")]
     cells = found[["before", "after"]].assign(address=address, kind=found["kind"].map(KIND_NAMES))
+    # Both axes have the same ends, so that equal scores lie on the diagonal.
     low = min(0, *cells["before"], *cells["after"])
     high = max(*cells["before"], *cells["after"])
+    # Where all scores are 0, a scale from 0 to 0 would have no length.
     ends = [low, high if high > low else low + 1]
     x = axis("before:Q", one, domain=ends, tickCount=3, grid=False)
     y = axis("after:Q", other, domain=ends, tickCount=3, grid=False)

@@ -53,6 +53,7 @@ PHONE: Spec = {
 def data(rows: ChartRows) -> list[Spec]:
     """Rows as the data of a chart, six digits a number (more are not seen); values that are missing are left out."""
     records = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
+    # `v == v` fails for NaN only, for which JSON has no word.
     return [
         {str(k): _plain(v) for k, v in row.items() if v is not None and v == v} for row in records
     ]
@@ -96,6 +97,7 @@ def layer_axis(attention: Sequence[str] = ()) -> Spec:
 
 def colour(text: str, names: Sequence[Any], ranged: str = "category", **legend: Any) -> Spec:
     """A colour with the names (or ends) of its scale; without options of a legend there is none."""
+    # Vega-Lite draws a legend unless it is null: an empty one has the defaults.
     return field(text, scale={"domain": list(names), "range": ranged}, legend=legend or None)
 
 
@@ -104,12 +106,14 @@ def heat(text: str, ends: Sequence[float], ranged: str = "heatmap", **legend: An
     found = colour(text, ends, ranged, **legend)
     found["scale"]["clamp"] = True
     if ranged == "diverging":
+        # By default Vega-Lite mixes in HCL, which passes other hues on the way.
         found["scale"]["interpolate"] = "rgb"
     return found
 
 
 def label_of(names: Mapping[Any, str]) -> str:
     """The labels of an axis or legend: a name at each of some numbers, nothing at others."""
+    # Vega's ticks are floats: one that is meant to be 0.3 may not equal 0.3.
     tests = [
         f"abs(datum.value - {at}) <= {1e-6 * abs(at)} ? '{name}' : " for at, name in names.items()
     ]
@@ -121,6 +125,7 @@ def categories(text: str, names: Iterable[str], grey: str = "", **legend: Any) -
     known = list(dict.fromkeys(names))
     others = [name for name in known if name != grey]
     shown = {"values": known, **_legend(known), **legend} if len(known) > 1 else {}
+    # The theme's second colour is its grey: without a grey name, an empty one takes that place.
     return colour(text, [*others[:1], grey, *others[1:]], **shown)
 
 
@@ -138,6 +143,7 @@ def _legend(names: Sequence[str]) -> Spec:
 
 def legend_columns(names: Sequence[str]) -> int:
     """Two columns of a legend where its names fit a phone, else one."""
+    # Vega fills a legend row by row: every second name stands in the same column.
     longest = sum(max(map(len, names[start::2]), default=0) for start in (0, 1))
     return 2 if longest <= LETTERS else 1
 
@@ -237,6 +243,7 @@ def stacked_bars(
 ) -> list[Spec]:
     """Bars of parts with their numbers in them. `texts`: conditions, and the style of the numbers they select."""
     along = axis(x, title, stack="zero", tickMinStep=1, tickCount=6, grid=False)
+    # Numbers lie in their bars only if both layers are stacked in one order.
     shared = {"y": y, "order": field(order), "tooltip": tip}
     layers = [
         mark("bar", cells, {"cornerRadius": 2}, x=along, color=filled, opacity=faint, **shared)
@@ -442,6 +449,7 @@ class Figure:
 
         config = vega_config(LIGHT)
         svg = vl_convert.vegalite_to_svg(self.specification(), vl_version=VEGA_LITE, config=config)
+        # Made from the SVG, so Vega lays the chart out once for both files.
         png = vl_convert.svg_to_png(svg, scale=SHARPNESS)
         return {f"{self.name}.svg": svg, f"{self.name}.png": png}
 
@@ -465,8 +473,10 @@ class HeadChart:
         self.columns = int(self.heads["column"].max()) + 1
         self.fits_words = self.columns <= MOST_HEADS_WITH_WORDS
         self.width = max(cell["column"] for cell in self.cells) + 1
+        # An ordinal axis leaves out a column without cells, such as the gap before further cells.
         domain: Spec = {"domain": [*range(self.width)]} if more else {}
         if grid.columns:  # in another order than that of their numbers
+            # Columns are ranks here: a label would be read as the number of a head.
             domain |= {"labels": False, "titlePadding": 2}
             self.x = axis("column:O", None, orient="top", **domain)
         else:

@@ -76,6 +76,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         )
     runs = {}
     for letter, run in (("A", a), ("B", b)):
+        # Two folders of one name are told apart by the folder that each is in.
         name = f"{run.folder.resolve().parent.name}/{run.name}" if a.name == b.name else run.name
         if len(name) > LONGEST_RUN_NAME:
             name = f"{name[: LONGEST_RUN_NAME - 1]}…"
@@ -87,6 +88,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         headline=difference(a, b) or rank_headline(a, b, heads),
         runs=runs,
         parts={name: run.models for name, run in runs.items()} if evaluated else {},
+        # `dev` is before `test` in the alphabet: the text that both were measured on.
         split=min(a.split, b.split),
         notes=[note, *other_texts(a, b)],
         heads=heads,
@@ -219,6 +221,7 @@ def settings_section(found: Runs) -> dict[str, Any]:
     for run in found.runs.values():
         facts = {part: run.facts.get(part) for part in ("signature", "versions")}
         written.append(flat_settings(plan_of_run(run) | facts))
+    # A setting that one run lacks is empty there, so it differs from any value.
     known = pd.DataFrame(written, index=[*found.runs]).T.fillna("")
     differing = known[known.iloc[:, 0] != known.iloc[:, 1]]
     columns: Columns = {name: itemgetter(name) for name in ("setting", *found.runs)}
@@ -232,6 +235,7 @@ def settings_section(found: Runs) -> dict[str, Any]:
 def flat_settings(value: Any, name: str = "") -> dict[str, str]:
     """Nested settings as names with dots; tables of a list by their own name, or their number."""
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        # By name, so that sweeps in another order are no difference.
         value = {one.get("name", at): one for at, one in enumerate(value)}
     if isinstance(value, dict):
         flat: dict[str, str] = {}
@@ -270,6 +274,7 @@ def paired_heads_section(found: Runs) -> dict[str, Any]:
     maps = []
     for letter, (name, run) in zip("ab", found.runs.items(), strict=True):
         drawn = head_map(run, run.chosen)
+        # Without a layout the map would show scores alone, which the points have.
         if drawn and run.chosen and run.chosen["setting"] in run.layouts:
             maps.append(replace(drawn, name=f"head-map-{letter}", title=f"{name}: {drawn.title}"))
     return {
@@ -329,6 +334,7 @@ def kept_in_both(found: Runs) -> Table | None:
         setting = model["setting"]
         layouts = [run.layouts[setting] for run in (one, other) if setting in run.layouts]
         if len(layouts) == 2 and not models.is_random_order(model):
+            # Kinds that no one pruned are kept by both, which would look like agreement.
             a, b = ({head for head in mask.kept if head.kind in model["kinds"]} for mask in layouts)
             rows.append((model, a, b))
 
@@ -337,6 +343,7 @@ def kept_in_both(found: Runs) -> Table | None:
         "heads kept by both": lambda row: (
             f"{len(row[1] & row[2])}, of {len(row[1])} by A and {len(row[2])} by B"
         ),
+        # The mean of a hypergeometric distribution: two independent draws from one model's heads.
         "expected by chance": lambda row: f"{len(row[1]) * len(row[2]) / row[0]['total']:.1f}",
         "only by A": lambda row: listed(sorted(map(str, row[1] - row[2]))),
         "only by B": lambda row: listed(sorted(map(str, row[2] - row[1]))),

@@ -82,6 +82,7 @@ def heads_text(layouts: Mapping[str, HeadMask], model: ModelRow) -> str:
     if model["method"] == "none":  # the kinds that its heads are of differ between seeds
         return str(model["total"])
     kept = str(model["kept"])
+    # Only means over seeds have these columns: else None equals None.
     if model.get("kept_low") != model.get("kept_high"):
         kept = f"{model['mean_kept']:.1f}, from {model['kept_low']} to {model['kept_high']},"
     text = f"{kept} of {model['total']}"
@@ -109,6 +110,7 @@ def models_table(
 
     columns: Columns = {
         "model": lambda model: model["label"],
+        # In a grid the column `run` holds the names of data sets.
         "data" if "seeds" in frame else "run": lambda model: model.get("run", ""),
         "seeds": lambda model: str(model.get("seeds", "")),
         "heads kept": partial(heads_text, layouts or {}),
@@ -238,6 +240,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
 
     def meaning(kind: str) -> str:
         facts = compared_with(kind)
+        # Not strict: the third verdict, not distinguishable, allows no conclusion.
         said = zip((facts.better, facts.worse), VERDICTS, strict=False)
         return "; ".join(text for text, word in said if text and word in found[kind])
 
@@ -345,9 +348,11 @@ def choose_examples(run: FinishedRun) -> Examples | None:
     full = texts["full"]
     pruned = texts[chosen["setting"]]
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
+    # An empty source is left out, too: there is nothing to read in it.
     short = [i for i, text in enumerate(texts["source"]) if 0 < len(text.split()) <= LONGEST_SOURCE]
     unchanged = [i for i in short if alike[i] == 1]
     changed = sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))
+    # Seeded, so a report that is made again shows the same sentences.
     some = random.Random(EXAMPLES_SEED).sample(unchanged, min(UNCHANGED_EXAMPLES, len(unchanged)))
     shown = []
     for i in [*sorted(some), *changed[:CHANGED_EXAMPLES]]:
@@ -360,6 +365,7 @@ def similarity(one: str, other: str) -> float:
     """How alike two sentences are as rows of words: 1 for the same words, 0 for no word in common."""
     if one.split() == other.split():
         return 1.0
+    # By default difflib ignores frequent words of a long sentence as junk.
     return SequenceMatcher(None, one.split(), other.split(), autojunk=False).ratio()
 
 

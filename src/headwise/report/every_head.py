@@ -77,6 +77,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -
             label = with_run_name(name, model["label"])
             models.append({"label": label, "chosen": bool(model["chosen"])})
             for head in heads:
+                # One letter a model: the page holds this text for every head.
                 statuses[head] += status_of(run, model, head)
 
     # The table of one run has columns for its chosen model and the gates of it.
@@ -104,6 +105,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -
         )
         details[str(head)] = {
             "scores": own,
+            # The card tells a head that was tested and has no role ([]) from one not tested (None).
             "roles": evidence.get(head, []) if head in labels else None,
             "alone": "; ".join(alone.get(head, [])),
             "statuses": statuses[head],

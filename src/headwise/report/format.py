@@ -43,8 +43,10 @@ def number(value: float, scale: float, more: int = 0) -> str:
     decimals = max(0, 1 - place) + more
     minus = "−" if value < 0 else ""
     if decimals - more > 5:
+        # Nobody counts so many zeros behind the point.
         return f"{minus}{abs(value):.{1 + more}e}".replace("e-", "e−")
     text = f"{abs(value):.{decimals}f}"
+    # A small negative number may be rounded to 0, which has no minus.
     return f"{minus}{text}" if float(text) else text
 
 
@@ -73,6 +75,7 @@ def size(count: float) -> str:
 
 def duration(seconds: float) -> str:
     """`48 s`, `5 min 12 s`, `2 h 7 min`."""
+    # Rounded before the unit is chosen: 59.7 seconds are `1 min 0 s`, not `60 s`.
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -97,6 +100,7 @@ def interval_text(
     low: float | None, high: float | None, write: Callable[[float], str] = signed
 ) -> str:
     """`[−0.71, +0.11]`, or nothing where there is no interval. write: writes its ends."""
+    # A Number that lacks an interval has None, a row of a table NaN.
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return ""
     return f"[{write(low)}, {write(high)}]"
@@ -126,6 +130,7 @@ def measure_name(measure: str) -> str:
     low_first = measure.startswith("-")
     name = measure.removeprefix("-")
     declared = facts(name)
+    # The script that declared a measure need not be there when its run is read.
     title = name.replace("-", " ") if declared.name == "undeclared" else declared.title
     return f"{title}, low first" if low_first else title
 

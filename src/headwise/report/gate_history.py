@@ -66,13 +66,16 @@ class GateHistory:
         lines = np.array([self.lines[head.kind] for head in self.heads])
         below = self.opened.to_numpy() <= lines
         if self.kept is not None:
+            # By the line alone, 9 gates may be shut where 10 heads were removed.
             below[-1] = [head not in self.kept for head in self.heads]
         return np.asarray(below)
 
     @property
     def closed_at(self) -> list[int | None]:
         """The step from which each gate is shut for good, head by head; None where it stays open."""
+        # From the end back: a gate that opened again is shut for good from its last closing only.
         stays = np.logical_and.accumulate(self.shut[::-1])[::-1]
+        # argmax finds the first True; for a gate that is open in the end it says 0, dropped below.
         steps = self.opened.index[stays.argmax(axis=0)]
         return [int(step) if shut else None for shut, step in zip(stays[-1], steps, strict=True)]
 
@@ -92,6 +95,7 @@ class GateHistory:
 
     def at(self, steps: list[int]) -> np.ndarray:
         """P(open) at some steps, as it was last logged before each (steps × heads)."""
+        # Models share the frames' steps: one logged later stands at its first P(open) until then.
         return np.asarray(self.opened.reindex(steps, method="ffill").bfill())
 
     def open_at(self, steps: list[int]) -> list[int]:
@@ -181,6 +185,7 @@ def pruning_options(run: FinishedRun, sweep: str | None) -> dict[str, Any]:
     known = {}
     for options in pruning if isinstance(pruning, list) else [pruning]:
         if isinstance(options, Mapping) and options.get("name", "") == (sweep or ""):
+            # The plan was not checked when it was read: a wrong value must not break the page.
             temperature = options.get("temperature")
             if isinstance(temperature, int | float) and 0 < temperature < 100:
                 known["temperature"] = temperature
@@ -249,6 +254,7 @@ def closing_table(shown: list[GateHistory]) -> Table | None:
         "model": lambda history: history.model["label"],
         "gates": lambda history: str(len(history.heads)),
         "shut": lambda history: str(len(history.closed)),
+        # The first step at which no fewer than half of these gates are shut.
         "half by step": lambda history: (
             f"{history.closed[(len(history.closed) - 1) // 2]:,}" if history.closed else ""
         ),
@@ -302,6 +308,7 @@ def _gate_figure(run: FinishedRun, history: GateHistory, points: int) -> Figure:
 
 def _gate_panel(part: pd.DataFrame, layer: str, decision: float) -> charts.Spec:
     """The gates of one layer, `kind/number`. decision: the decision line."""
+    # Vega makes a variable of this name, so it may not have `/` or `-`.
     hover = f"at_{layer.replace('/', '_').replace('-', '_')}"
     x = axis("step:Q", "step", tickCount=3, format=",d", grid=False)
     ticks = [0, round(decision, 2), 1]
@@ -309,8 +316,10 @@ def _gate_panel(part: pd.DataFrame, layer: str, decision: float) -> charts.Spec:
     rows = part[["step", "head", "p", "status"]]
     colours = colour("status:N", ["kept", "removed"])
     (line,) = charts.curve(rows, x, y, colours, detail=charts.field("head:N"), width=1.6)
+    # By default an empty selection selects everything: all lines would be thick.
     thick = {"condition": {"param": hover, "value": 4, "empty": False}, "value": 1.6}
     line["encoding"] |= {"strokeWidth": thick, "tooltip": tips("head:N", "status:N")}
+    # heads.js finds the head of a mark by its `address`, to mark it everywhere.
     line["transform"].append({"calculate": f"'{layer}/' + datum.head", "as": "address"})
     line["params"] = [
         {"name": hover, "select": {"type": "point", "fields": ["head"], "on": "pointerover"}}
@@ -387,6 +396,7 @@ def write_animation(pages: Folder, path: Path) -> Path:
         raise HeadwiseError(
             f"The animation cannot be written to {path}: name a file that ends in .gif."
         )
+    # Pages in a run folder are recorded, so that the next one may replace them.
     in_run = path.absolute().parent == run.absolute()
     if in_run:
         pages.refuse_others([path.name])
@@ -412,7 +422,9 @@ def _gif(pictures: Iterator[Image.Image]) -> bytes:
     both = Image.new("RGB", (frames[0].width, 2 * frames[0].height))
     both.paste(frames[0], (0, 0))
     both.paste(frames[-1], (0, frames[0].height))
+    # One palette for all: with a palette a frame, the same square would flicker.
     colours = both.quantize(256)
+    # Dithering would put a pattern that moves on plain squares.
     flat = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     times = [1000 // RATE] * (len(flat) - 1) + [1000 * HOLD]
     file = io.BytesIO()
@@ -427,6 +439,7 @@ def _pictures(shown: list[GateHistory], steps: list[int]) -> Iterator[Image.Imag
     values = [history.at(steps) for history in shown]
     for at, step in enumerate(steps):
         drawing = _drawing(shown, [rows[at] for rows in values], step, at / max(1, len(steps) - 1))
+        # Pillow gives a palette to RGB pictures only, and a PNG has transparency.
         yield Image.open(io.BytesIO(vl_convert.svg_to_png(drawing))).convert("RGB")
 
 
@@ -438,6 +451,7 @@ def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: 
         widths.append(max(count for _, layers in history.grids for count in layers) * CELL)
         heights.append(sum(len(layers) * CELL + PAD for _, layers in history.grids) + PAD)
 
+    # The name and the count above it may be wider than a model of few heads.
     width = max(*widths, 190) + PAD
     height = max(heights) + PAD
     columns = max(1, min(len(shown), (WIDE - PAD) // width))

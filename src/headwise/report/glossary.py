@@ -28,6 +28,7 @@ class Term:
     @property
     def text(self) -> str:
         """The meaning as plain text."""
+        # Where the second part matches, group 1 is empty: stars and backticks vanish.
         return re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", self.meaning)
 
 

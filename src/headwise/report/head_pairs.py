@@ -123,6 +123,7 @@ def head_pairs_table(pairs: pd.DataFrame) -> Table | None:
         "second alone": lambda row: thousandths(row["other_alone"]),
         "of both": _share_of_both,
     }
+    # interactions.csv already has the strongest pair first.
     rows = pairs[pairs["value"].notna()].to_dict("records")
     return table("The strongest pairs", rows, columns, _verdict)
 

@@ -34,4 +34,5 @@ def heads_in(rows: pd.DataFrame) -> list[Head]:
 
 def model_order(head: Head) -> tuple[int, int, int]:
     """The place of a head in the model: by kind, layer and number."""
+    # A head itself would be sorted by the letters of its kind: cross before encoder.
     return KINDS.index(head.kind), head.layer, head.head

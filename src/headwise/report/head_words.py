@@ -49,6 +49,7 @@ def words_table(words: pd.DataFrame) -> Table | None:
         "most often for": lambda row: str(row["instead"]),
         "p": lambda row: probability(row["p"]),
         "such as": lambda row: (
+            # The example ends just before the lost word, so its end says more.
             f"… {row['example'][-40:]}" if len(row["example"]) > 40 else row["example"]
         ),
     }
@@ -60,6 +61,7 @@ def word_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """The surest word of each head, for the opening."""
     if run.words is None:
         return []
+    # The first row of a head is its surest word, as words.csv has the surest first.
     surest = confirmed_words(run.words).drop_duplicates(HEAD_COLUMNS)
     facts = []
     for row in surest.head(3).to_dict("records"):

@@ -91,6 +91,7 @@ def _map_panel(
         tip += tips("kept:N|in the pruned model")
     colours = None
     if "value" in chart.heads:
+        # Rounding may put the end below the largest value, which `heat` clamps to the end's colour.
         top = float(f"{chart.heads['value'].max():.2g}")
         legend: charts.Spec = {"orient": "bottom", "title": measure, "format": ".2g"}
         legend |= {"gradientLength": min(180, 30 * chart.columns), "values": [0, top]}
@@ -98,6 +99,7 @@ def _map_panel(
         tip += tips(f"value:Q|{measure}|.3g")
     dots = {"size": 110, "opacity": 1}
     place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}
+    # The squares have the legend; dots would bring it a second time.
     place["color"] = colours and {**colours, "legend": None}
     marks = [
         chart.squares(colours, tip, "datum.kept == 'kept'", cornerRadius=5),
@@ -143,6 +145,7 @@ def _bars(run: FinishedRun, known: list[dict[str, Any]], kind: Kind) -> Panel:
 
     rows = pd.DataFrame(cells, columns=["model", "layer", "kept"])
     order = list(dict.fromkeys(rows["model"]))
+    # The scale starts near the paper's lightness: numbers turn from dark to pale half-way.
     half = (len(counts) - 1) / 2
     legend = {"orient": "top", "title": "layer"}
     marks = charts.stacked_bars(
@@ -228,6 +231,7 @@ def decoder_layers(run: FinishedRun, joint: Lines) -> Figure | None:
 
     if not drawn:
         return None
+    # The paper's figure 10 counts thirds, which single layers cannot be set beside.
     if {name for found in drawn.values() for name in found[0]} == set(THIRDS):
         for row in pd.read_csv(PAPERS / "voita2019_layers.csv").to_dict("records"):
             title = f"{capital(KIND_NAMES[row['kind']])} · Voita et al. 2019, EN-RU WMT"

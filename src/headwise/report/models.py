@@ -67,19 +67,23 @@ def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFra
     numbers = read_measurements(table)
     known = facts.get("settings") or {}
     frame = (
+        # pruning.csv has a row a number, and repeats a model's facts in each.
         table.drop_duplicates("setting")
         .set_index("setting")[["method", "kinds", "kept", "total", "penalty"]]
         .copy()
     )
     frame["kinds"] = [tuple(str(kinds).split("+")) for kinds in frame["kinds"]]
     for fact in FACTS:
+        # As objects: pandas would turn a None among numbers into NaN, which `is None` misses.
         frame[fact] = pd.Series(
             [known.get(name, {}).get(fact) for name in frame.index], frame.index, dtype=object
         )
 
     frame["learned"] = frame["method"].isin(LEARNED)
+    # Charts read this column, where a grid has means over seeds (runs.py).
     frame["mean_kept"] = frame["kept"].astype(float)
     is_pruned = frame.index.isin(pruned(frame).index)
+    # The choice may be the full model, that is, not to prune.
     frame["chosen"] = (frame.index == facts.get("chosen")) & is_pruned
     is_other = frame["comparison"].eq(True) | frame["method"].eq(RANDOM_METHOD)
     frame["candidate"] = is_pruned & ~is_other
@@ -95,6 +99,7 @@ def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFra
 def sorted_by_heads(frame: pd.DataFrame) -> pd.DataFrame:
     """The full model first, then from many heads to few."""
     full = frame["method"] == "none"
+    # Stable: models with equally many heads stay in the order of pruning.csv.
     others = frame[~full].sort_values("kept", ascending=False, kind="stable")
     return pd.concat([frame[full], others])
 
@@ -148,6 +153,7 @@ def ordered(frame: pd.DataFrame) -> list[ModelRow]:
 
     def place(model: ModelRow) -> tuple[Any, ...]:
         if model["method"] == "none":
+            # An empty tuple sorts before every other one.
             return ()
         setting = model["reference"] or model["setting"]
         return kinds.index(model["kinds"]), -model["kept"], setting, bool(model["control"])

@@ -61,6 +61,7 @@ section = Declarations("section", Section, "headwise.report", "headwise.sections
 def sections_of(page: str) -> list[Section]:
     """The sections of a page in their order."""
     on_page = (one for one in section.values() if page in one.pages)
+    # The first screen has no heading: it leads although it is not declared as story.
     return sorted(on_page, key=lambda one: (bool(one.heading) and not one.story, one.order))
 
 
@@ -195,6 +196,7 @@ def render(subject: PageSubject, content: dict[str, dict[str, Any]]) -> str:
 
     bodies = {}
     for declared in shown:
+        # The section's own template has escaped it: twice would show the tags as text.
         bodies[declared.name] = Markup(body_of(declared, content[declared.name], subject.name))
 
     terms = terms_in(bodies.values())
@@ -205,6 +207,7 @@ def render(subject: PageSubject, content: dict[str, dict[str, Any]]) -> str:
 
     return environment.get_template("frame.html.j2").render(
         name=subject.name,
+        # The first screen is on every page, and alone has a headline.
         title=content[shown[0].name]["headline"],
         first=bodies[shown[0].name],
         sections=shown[1:],
@@ -279,10 +282,12 @@ def _templates() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
+        # By default Jinja writes nothing for a misspelt name.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Jinja's tojson would put a blank behind every comma of the data.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     environment.globals["paper_of"] = paper_of
     macros: Any = environment.get_template("components.html.j2").module
@@ -299,4 +304,5 @@ def _library() -> str:
     bundle: str = vl_convert.javascript_bundle(
         "window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE
     )
+    # A browser ends or hides a script at these letters, even within a string.
     return re.sub(r"<(?=/script|!--)", r"\\x3C", bundle, flags=re.IGNORECASE)

@@ -105,6 +105,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
         points = pair_points(ours, run.quality, run.split)
         if not points:
             continue
+        # No table has the full model's difference to itself, where each line begins.
         points.insert(0, {"data": THIS_RUN, "model": "full model", "kept": 100, "value": 0})
         for row in published[published["kinds"] == "+".join(kinds)].to_dict("records"):
             share = round(100 * row["kept"] / row["total"], 2)
@@ -172,6 +173,7 @@ def least_loss(run: FinishedRun, kinds: Collection[str], theirs: float) -> Claim
             found.append((-run.quality.better * change.value, model, reference, change))
     if not found:
         return None
+    # By the loss alone: at equal losses min would compare dicts, and fail.
     _, model, reference, change = min(found, key=lambda one: one[0])
     removed = f"{model['total'] - model['kept']} of {model['total']} removed"
     moved = tested_text(change, ", ", run.quality.unit)
@@ -231,6 +233,7 @@ def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
         ours = [values[head] for head in having if head in values]
         rest = [values[head] for head in others if head in values]
         if ours and rest:
+            # U over the number of pairs is the area under the ROC curve.
             area = float(mannwhitneyu(ours, rest).statistic) / (len(ours) * len(rest))
             low, high = auroc_interval(area, len(ours), len(rest))
             areas[measure_name(measure)] = {"value": area, "low": low, "high": high}
@@ -238,6 +241,7 @@ def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
         return None
     texts = [f"{name} {estimate(area, '{:.2f}'.format)}" for name, area in areas.items()]
     here = f"area under the curve: {listed(texts)}, {len(having)} heads with a role"
+    # One half is also the area of a score that tells nothing.
     above = [area["low"] > MOST_OF_THEM for area in areas.values()]
     below = [area["high"] < MOST_OF_THEM for area in areas.values()]
     return by_parts(here, above) if any(above) or all(below) else ClaimOutcome(here, UNSURE)
@@ -257,6 +261,7 @@ def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
     ours = len(having & kept)
     rest = len(others & kept)
     counts = [[ours, len(having) - ours], [rest, len(others) - rest]]
+    # One-sided, as the claim is: heads with a role stay more often.
     p = float(fisher_exact(counts, alternative="greater").pvalue)
     both = f"{ours} of {len(having)} with a role and {rest} of {len(others)} others stay"
     here = f"{smallest['label']}: {both}, {probability_fact(p)}"
@@ -284,6 +289,7 @@ def order_of_kinds(run: FinishedRun) -> ClaimOutcome | None:
     shares = {kind: mask.count(kind) / sum(mask.heads.query[kind]) for kind in KINDS}
     parts = [f"{KIND_NAMES[kind]} {percent(share)}" for kind, share in shares.items()]
     here = f"{smallest['label']}: {listed(parts)} left"
+    # This turns the paper's order round, so it cannot support it in part.
     if shares["cross"] <= shares[ENCODER]:
         return ClaimOutcome(here, CONTRADICTS)
     ends = min(shares.values()), max(shares.values())
@@ -298,6 +304,7 @@ def thirds_of_the_decoder(run: FinishedRun) -> ClaimOutcome | None:
         return None
     texts = []
     lower = {}
+    # All kinds but the first are the decoder's.
     for kind in KINDS[1:]:
         layers = [left for left, _ in by_layer(run.layouts[smallest["setting"]], kind)]
         if len(layers) < 2:
@@ -334,6 +341,7 @@ def one_head_off(run: FinishedRun) -> ClaimOutcome | None:
     rows = of_kind(of_measure(run.heads, "ablation.bleu"), ENCODER).dropna(subset=["low", "high"])
     if rows.empty:
         return None
+    # The measure is the BLEU that is lost: below 0 the model is better without the head.
     better = int((rows["high"] < 0).sum())
     changed = int((rows["low"] > 0).sum()) + better
     half = float((rows["high"] - rows["low"]).median()) / 2
@@ -381,6 +389,7 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
     moved = tested_text(change, ", ", run.quality.unit)
     removed = f"{percent(1 - near['kept'] / near['total'])} of {near['total']}"
     here = f"{removed} by {measure_name(str(near['score']))}: {run.quality.title} {moved}"
+    # A model that is far from a fifth says nothing about a fifth.
     return ClaimOutcome(here, UNSURE if off > FREE_SHARE / 2 else of_loss(run, change, 0))
 
 

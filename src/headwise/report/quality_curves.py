@@ -98,11 +98,13 @@ def _curves(
     points: dict[str, pd.DataFrame] = {}
     for split in SPLITS:
         quality = models.quality_on(frame, split)
+        # Means of a grid are drawn at their difference to the full model: see means_over_seeds.
         references = tuned if seeds is None else {}
         rows = _points(lines, full, quality, split, references)
         if with_controls:
             rows += _control_points(own, controls, full, quality, split, references)
         table = pd.DataFrame([one for one in rows if one["value"] is not None])
+        # The full model alone would be a panel with one point.
         if len(table) and (table["sort"] != "full").sum():
             points[split] = table
 
@@ -248,6 +250,7 @@ def _levels(
     found = [("full model", base)]
     found += [(TUNED_NAME, measured(model, quality.name, split).value) for model in tuned]
     if split == "dev" and base is not None and isinstance(limit, int | float):
+        # A loss is less BLEU, but more perplexity.
         found.append(("allowed loss", quality.moved(base, -quality.better * limit)))
     return pd.DataFrame(found, columns=["name", "value"]).dropna()
 
@@ -270,6 +273,7 @@ def _panel(
     bands: bool = False,
 ) -> Spec:
     """Lines with bands, or points with intervals; controls are hollow marks. levels: lines across."""
+    # Without training, perplexity grows by orders of magnitude while heads are removed.
     scale = {"type": "log"} if quality.relative and bands else {"zero": False}
     y = axis("value:Q", f"{quality.axis} on {split}", nice=False, tickCount=5, **scale)
     tip = tips("model:N", "kept:Q|heads", f"value:Q|{quality.title}|.2f", "text:N|difference")
@@ -281,6 +285,7 @@ def _panel(
     else:
         marks += charts.curve(on_line, x, y, colours, width=1.6, opacity=0.6)
         marks += charts.intervals(on_line[on_line["sort"] != "full"], x, y, colours, tip=tip)
+    # Every line starts at the full model, which is drawn once.
     full = points[points["sort"] == "full"].head(1)
     marks += charts.intervals(full, x, y, tip=tip, style="level", size=60)
     controls = points[points["sort"] == "control"]
@@ -292,12 +297,14 @@ def _panel(
         marks += charts.intervals(controls, x, y, tip=tip, whisker_look=rule, shape=shape, **look)
     marks.append(charts.ring(points[points["sort"] == "chosen"], x, y))
     description = f"{capital(quality.title)} against the heads that are kept"
+    # Controls and seeds both have shapes, which mean other things.
     return charts.layered(marks, 300, description, shape="independent")
 
 
 def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
     """A line for every level; their names stand in a legend, where they cover no marks."""
     names = list(dict.fromkeys(levels["name"]))
+    # A short stroke would show too little of a dash to tell it from others.
     stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 1.5}
     legend = {"columns": charts.legend_columns(names), **stroke, **PHONE}
     scale = {"domain": names, "range": [DASHES[name] for name in names]}
@@ -346,6 +353,7 @@ def _seed_marks(points: pd.DataFrame | None, x: Spec, y: Spec) -> list[Spec]:
     shape = charts.shape_field("seed:N", list(dict.fromkeys(points["seed"])), columns=4)
     tip = tips("model:N", "seed:N", "x:Q|heads", "text:N|to its full model")
     look: Spec = {"style": "level", "size": 46, "strokeWidth": 0, "opacity": 0.6}
+    # Without a scale of its own it shares the colours of the lines.
     colours = charts.field("line:N")
     marks = charts.intervals(points, x, y, colours, tip=tip, shape=shape, **look)[1:]
     return [*marks, charts.ring(points[points["chosen"]], x, y)]
@@ -356,6 +364,7 @@ def pairs_panel(
 ) -> Panel:
     """The difference to the full model against the share of heads kept, a line and shape a run or data set."""
     colours = charts.categories("data:N", data, orient="bottom")
+    # Vega merges both legends only if domains agree, with the empty name; `values` hides that.
     shape = charts.shape_field("data:N", colours["scale"]["domain"], values=data)
     x = axis("kept:Q", "heads kept (%)", domain=[0, 100], grid=False)
     y = axis("value:Q", f"{quality.title} on {text}, difference to the full model{quality.in_unit}")

@@ -173,6 +173,7 @@ def best_heads_table(found: RolesFolder) -> Table | None:
     """The best head of each role against its baseline: of the roles that the papers expect, then of others that a head
     has."""
     scored = found.table.dropna(subset=["value"]).sort_values("value", kind="stable")
+    # Sorted upwards, so the last row of a measure is its best head.
     best = scored.drop_duplicates("measure", keep="last").set_index("measure", drop=False)
     confirmed = {(head_of(row), row["measure"]) for row in found.roles.to_dict("records")}
     gains = (found.roles["value"] - found.roles["baseline"]).groupby(found.roles["measure"]).max()
@@ -221,6 +222,7 @@ def share_table(found: RolesFolder) -> Table | None:
     were tested."""
     paper = pd.read_csv(PAPER, index_col="role") if reads_text(found) else pd.DataFrame()
     roles = with_categories(found.roles)
+    # The paper's last row is `no known role`, which ends this table, too.
     categories = [*paper.index[:-1], *roles["category"].value_counts().index, NO_ROLE]
 
     def share(rows: pd.DataFrame, total: int, tested: Collection[str], name: str) -> str:

@@ -261,6 +261,7 @@ def read_run(folder: Path) -> FinishedRun:
     gates = {}
     rescored = {}
     for name in names:
+        # The name comes from a table: `below` refuses one that leads out of the folder.
         layout = below(folder / "layouts", f"{name}.json")
         if layout.is_file():
             layouts[name] = HeadMask.read(layout)
@@ -306,6 +307,7 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         if table is None:
             continue
         named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
+        # Of a kind that no layout has, the heads are not known.
         absent = sorted(head for head in named - heads if head[0] in kinds)
         if absent:
             raise HeadwiseError(
@@ -376,7 +378,9 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
     if not path.is_file():
         return None
     try:
+        # pandas would make a number of a setting that is called 007.
         texts = dict.fromkeys(TEXTS_IN_TABLES, str)
+        # One row too many shows that the table is too long, without reading it all.
         table = pd.read_csv(path, encoding="utf-8", dtype=texts, nrows=MOST_ROWS + 1)
     except (OSError, ValueError) as error:
         raise HeadwiseError(
@@ -400,9 +404,11 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
             continue
         else:
             table[column] = numbers = pd.to_numeric(values, errors="coerce")
+            # `values`, not `numbers`: an empty cell may be, a word (NaN by now) may not.
             right = values.isna() | numbers.abs().lt(LARGEST) | numbers.abs().eq(math.inf)
             should = f"numbers below {LARGEST:g}"
             if column in WHOLE:
+                # 10 ** 15 is below 2 ** 53, up to which a float holds every whole number.
                 most = LARGEST_WHOLE.get(column, 10**15)
                 right = numbers.between(0, most) & numbers.mod(1).eq(0)
                 should = f"whole numbers up to {most}"
@@ -447,6 +453,7 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
     for name in ("source", "reference", "full", *names):
         text = _read_text(below(folder, f"{name}.txt"))
         if text is not None:
+            # splitlines would also break a sentence at U+2028 or a form feed within it.
             lines[name] = text.removesuffix("\n").split("\n")
 
     counts = {name: len(rows) for name, rows in lines.items()}

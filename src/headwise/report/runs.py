@@ -101,6 +101,7 @@ def read_grid(folder: Path) -> Runs:
         own = below(folder, place)
         called = f"{data}, seed {seed}" if data else f"seed {seed}"
         if (own / "report.html").is_file():
+            # A `#` or `?` in the name of a folder would end the path of a link.
             pages[called] = quote(f"{place}/report.html")
         if not (own / "run.json").is_file():
             absent[called] = "begun, nothing measured yet" if own.is_dir() else "not begun"
@@ -114,6 +115,7 @@ def read_grid(folder: Path) -> Runs:
             measured.setdefault(data, []).append(run.models.assign(seed=seed))
 
     across = read_optional_table(folder / "across.csv", ACROSS)
+    # A grid of one data set names it by an empty text, which pandas reads as NaN.
     across = pd.DataFrame(columns=ACROSS) if across is None else across.fillna({"data": ""})
     seeds = {data: pd.concat(frames) for data, frames in measured.items()}
     sets = count(len({data for _, data, _ in runs}), "data set")
@@ -149,6 +151,7 @@ def means_over_seeds(every: pd.DataFrame, across: pd.DataFrame) -> pd.DataFrame:
     first = every[~every.index.duplicated()]
     means = first.drop(columns="mean_kept").join(kept)
     means["kept"] = means["mean_kept"].round().astype(int)
+    # Each seed has chosen for itself; rings mark these (seed_figures).
     means["chosen"] = False
     quality = models.quality(every)
     full = every[every["method"] == "none"]
@@ -190,6 +193,7 @@ def runs_section(found: Runs) -> dict[str, Any]:
     for name, run in found.runs.items():
         for step, why in (run.facts.get("failed") or {}).items():
             lines = str(why).strip().splitlines() or ["no reason was left"]
+            # A traceback says what happened in its last line.
             failed.append((name, step, lines[-1]))
     return {
         "headline": found.headline,
@@ -242,6 +246,7 @@ def runs_models_section(found: Runs) -> dict[str, Any] | None:
         }
     joined = pd.concat([part.assign(run=name) for name, part in found.parts.items()])
     removed = ~joined["learned"] & joined.index.isin(models.pruned(joined).index)
+    # Without any gates, removal is the result, and stands in the first table.
     if not joined["learned"].any():
         removed[:] = False
     return {
@@ -291,6 +296,7 @@ def seed_figures(found: Runs) -> list[Figure]:
     limit = next((run.limit for run in found.runs.values()), None)  # all runs have one plan
     figures = []
     for data, seeds in found.seeds.items():
+        # A figure's name is also a file name, and a data set may be called anything.
         slug = re.sub(r"[^\w-]+", "-", f"-{data}").rstrip("-")
         for figure in quality_figures(found.parts[data], {"max_drop": limit}, seeds):
             title = f"{data}: {figure.title}" if data else figure.title

@@ -56,6 +56,7 @@ def judged(run: FinishedRun) -> pd.DataFrame:
     ranked = (table["statistic"] == "spearman") & (table["measure"] != table["against"])
     truth = next(iter([*ceilings, *table.loc[ranked, "against"], "ablation.zero"]))
     compared = table["statistic"].str.match("spearman|kendall|precision")
+    # Areas are about no truth, so all of them stay.
     found: pd.DataFrame = table[~compared | (table["against"] == truth)]
     return found
 
@@ -67,6 +68,7 @@ def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame | None:
     table = judged(run)
     if table.empty:
         return None
+    # Kinds are joined by +: the more of these, the more kinds.
     several = table["kinds"].str.count(r"\+")
     widest = several.groupby([table["statistic"], table["measure"]]).transform("max")
     found = table[several == widest].drop_duplicates(["measure", "statistic"])
@@ -87,6 +89,7 @@ def most_faithful(found: pd.DataFrame) -> str | None:
     if len(area):
         return str(area.idxmin())
     rank = of(found, "spearman")["value"]
+    # An ablation would agree best with itself.
     rank = rank[~rank.index.str.startswith("ablation")]
     return str(rank.idxmax()) if len(rank) else None
 
@@ -259,6 +262,7 @@ def _curve_panel(found: pd.DataFrame, measure: str, areas: dict[tuple[str, str],
     ]
     own = own.assign(interval=intervals, ranking=own["ranking"].map(RANKINGS))
     others = scored[(scored["measure"] != measure) & (scored["colour"] == "once")]
+    # Called random to be drawn in grey, not to be counted as such.
     others = others[["measure", "removed", "loss"]].assign(colour="random")
     whole = {"domain": [0, int(found["total"].max())], "grid": False}
     x = axis("removed:Q", "heads removed", tickCount=4, tickMinStep=1, **whole)
@@ -269,6 +273,7 @@ def _curve_panel(found: pd.DataFrame, measure: str, areas: dict[tuple[str, str],
     band = random.agg(low="min", high="max").reset_index().assign(colour="random")
     thin: Any = {"width": 1, "opacity": 0.5, "detail": charts.field("measure:N")}
     marks = [
+        # The first layer is the band; random orders have no line of their own.
         *charts.curve(band, x, y, colours, band=0.3)[:1],
         *charts.curve(others, x, y, colours, **thin),
         *charts.curve(own, x, y, colours, band=0.2, dots=34, width=2.2, tip=tip),

@@ -75,6 +75,7 @@ class ControlRange:
 
     def effect(self, value: float) -> float:
         """How far a value is above the mean of untrained heads, in their standard deviations (Glass's Δ)."""
+        # pandas gives NaN as the deviation of a single head, which is not above 0 either.
         return (value - self.mean) / self.spread if self.spread > 0 else float("nan")
 
     def text(self, scale: float) -> str:
@@ -154,6 +155,7 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
     drawn = []
     for family in MEASURE_FAMILIES:
         members = families.pop(family, [])
+        # More dots in a name make a variant: lrp.ding.signed after lrp.ding.
         members.sort(key=lambda name: (name not in FAMILY_LEADERS, name.count("."), name))
         drawn += members[:1]
     # Where a report is made again, the script that declared a measure may not be there: so no table has its name.
@@ -195,6 +197,7 @@ def places_of_heads(run: FinishedRun, kind: str) -> dict[Head, int]:
     drawn = measures_of(run, kind)
     values = values_by_head(run, drawn[0]) if drawn else {}
     heads.sort(key=lambda head: (head.layer, -values.get(head, -math.inf), head.head))
+    # Backwards, so that the first place of a layer is written last and stays.
     first = {head.layer: at for at, head in reversed(list(enumerate(heads)))}
     return {head: at - first[head.layer] for at, head in enumerate(heads)}
 
@@ -255,6 +258,7 @@ def score_panels(run: FinishedRun, kind: str, measures: list[str]) -> list[Panel
 
 def panel_columns(run: FinishedRun, kind: str, panels: int) -> int:
     """How many maps of a kind stand side by side."""
+    # The untrained heads need room behind the others.
     room = BESIDE - 2 * bool(control_ranges(run))
     return 2 if panels > 1 and max(places_of_heads(run, kind).values()) < room else 1
 
@@ -278,6 +282,7 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
     for row in rows:
         head = head_of(row)
         control = known.get((kind, head.layer, measure))
+        # Only for an ablation is 0 what a head without any effect has.
         star = "*" if measure.startswith("ablation") and is_sure(row) else ""
         values[head] = row["value"]
         facts[head] = {
@@ -350,6 +355,7 @@ def _edge(chart: HeadChart, share: float) -> charts.Spec:
     above = chart.heads[chart.heads["value"] >= share]
     ends = above.groupby("layer")["column"].max().reset_index()
     look = {"style": "limit", "opacity": 1, "orient": "vertical", "thickness": 2.5, "xOffset": 1.5}
+    # The height of a row, as in HeadChart.panel.
     look["size"] = 44 if chart.fits_words else 22
     return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
 
@@ -359,6 +365,7 @@ def _rounded_up(value: float) -> float:
     if not value > 0:
         return 1.0
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # 0.14 / 0.01 is a little above 14: ceil alone would make 0.15 of 0.14.
     return round(math.ceil(round(value / unit, 6)) * unit, 12)
 
 
@@ -384,6 +391,7 @@ def alone_table(run: FinishedRun) -> Table | None:
     table 2); None without.
     """
     found = of_measure(run.heads, ALONE).sort_values("value", kind="stable")
+    # In a layer of one head, leaving one alone removes nothing.
     found = found[found.groupby(["kind", "layer"])["head"].transform("size") > 1]
     best: dict[int, dict[str, Any]] = {}
     for row in found.to_dict("records"):
@@ -392,6 +400,7 @@ def alone_table(run: FinishedRun) -> Table | None:
     def alone(kind: str, layer: int) -> str:
         if (row := best[layer].get(kind)) is None:
             return NONE
+        # The interval reaches 0: no loss that is sure.
         enough = " · one head is enough" if row["low"] <= 0 else ""
         return f"{estimate(row, partial(signed, digits=3))}\n{head_of(row)}{enough}"
 

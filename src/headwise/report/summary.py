@@ -140,6 +140,7 @@ def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
         return ""
     saved_share, saving = _largest_saving(run, chosen)
     base = run.quality_of(run.full).value
+    # Where the full model's quality is not known, the loss counts as no share of it.
     lost_share = _least_loss(run, change) / (100 if run.quality.relative else base or math.inf)
     if lost_share > saved_share:
         return f"a sure loss of at least {percent(lost_share, 1)}, more than it saves"
@@ -467,6 +468,7 @@ def kept_table(mask: HeadMask) -> str:
     """How many heads of every layer are left, a row a layer and a column a kind of attention."""
     kinds = mask.heads.kinds
     lines = [["layer", *kinds], ["---"] * (1 + len(kinds))]
+    # An encoder and a decoder may have unequal numbers of layers.
     layers = zip_longest(*(kept_heads.by_layer(mask, kind) for kind in kinds))
     for layer, counts in enumerate(layers):
         cells = ["" if pair is None else f"{pair[0]} of {pair[1]}" for pair in counts]
@@ -556,6 +558,7 @@ def results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
         tested = measured(model, measure, "test")
         if tested.value is None:
             continue
+        # These are values, not changes: a plus would be read as a gain.
         ends = interval_text(tested.low, tested.high).replace("+", "")
         notes = [
             measure,
@@ -570,8 +573,10 @@ def results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
 
 def card_table(rows: FactRows) -> str:
     """Two columns without a heading."""
+    # Markdown has no table without a heading, so it is empty.
     lines = ["| | |", "|---|---|"]
     for row in rows:
+        # A line break or a bar in a cell would end it.
         label, text = (" ".join(cell.split()).replace("|", "\\|") for cell in row)
         lines.append(f"| {label} | {text} |")
     return "\n".join(lines)
