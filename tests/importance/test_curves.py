@@ -16,9 +16,9 @@ from headwise.importance.curves import (
     area_rows,
     circuit_sizes,
     curve_rows,
+    least_first,
     recovery,
     removal_curves,
-    removal_order,
     removal_steps,
 )
 from refusals import refuses
@@ -41,7 +41,7 @@ def test_steps_are_tenths_rounded_up() -> None:
 
 
 def test_the_least_important_go_first() -> None:
-    order = removal_order(WORTH)
+    order = least_first(WORTH)
     assert [WORTH[head] for head in order] == sorted(WORTH.values())
     (curve, *_) = removal_curves(HEADS, {"worth": WORTH}, lose_the_worth, seeds=())
     assert (curve.measure, curve.ranking, curve.total) == ("worth", "once", 10)

@@ -15,8 +15,8 @@ from headwise.forecast import TRANSLATION, UPDATE, drawn
 from headwise.options import Architecture
 from headwise.study.forecast import (
     blank,
+    expected_pieces,
     forwards_of,
-    pieces_of,
     random_batch,
     sentence_seconds,
 )
@@ -74,8 +74,8 @@ class TestSizes:
         """As all pieces of all pairs have it, those of the longer side."""
         pieces = learn_subwords([side for pair in text for side in pair], 200)
         every = [max(len(pieces(side)["input_ids"]) for side in pair) for pair in text]
-        assert pieces_of(text, pieces) == pytest.approx(sum(every))
-        assert pieces_of(text, 200) == pytest.approx(sum(every), rel=0.5)
+        assert expected_pieces(text, pieces) == pytest.approx(sum(every))
+        assert expected_pieces(text, 200) == pytest.approx(sum(every), rel=0.5)
 
     @pytest.mark.parametrize("total", [1, 2, 7, 100, 101])
     def test_a_sample_is_spread_evenly(self, total: int) -> None:
