@@ -42,6 +42,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "prune model --text nowhere.txt",
         "roles model --treebank text.en",
         "roles model --treebank nowhere.conllu",
+        "roles model --text text.en --text text.en",
+        "align model",
         "export model --to paper",
         "evaluate model --text nowhere.txt",
         "train --text text.en",

@@ -1,4 +1,4 @@
-"""Causal head gating: a harmful, a needed and a useless head are told apart; samples and refusals."""
+"""Causal head gating: a harmful, a needed and a useless head are distinguished; samples and refusals."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class TestGreedy:
         best = sorted(HEADS.only(BOTH), key=values.__getitem__)[-total:]
         assert {head for head in last.kept if head.kind in BOTH} == set(best)
 
-    def test_the_score_is_asked_once_or_anew(self) -> None:
+    def test_the_score_is_asked_once_or_again(self) -> None:
         """A head whose twin has gone becomes the most important one: only scores asked again can know."""
         heads = HeadMap({"encoder-self": (4,)})
         first, twin, other, best = heads

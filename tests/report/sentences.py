@@ -1,6 +1,6 @@
 """Everything that the report says about some made-up runs, as the text of sentences.txt.
 
-`make sentences` writes that file anew after a change of words; what `git diff` shows of it is read before the commit.
+`make sentences` writes that file again after a change of words; what `git diff` shows of it is read before the commit.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_heads_kept_in_both(content: Content) -> None:
     layouts = content["paired_heads"]["layouts"]
     kept = {row[0]: row[1:] for row in cells(layouts)}
     only = ["encoder-self/0/6 and encoder-self/2/6", "encoder-self/0/5 and encoder-self/2/7"]
-    # 9 · 9 / 24 would be the same by chance.
+    # 9 · 9 / 24 would be the same at random.
     both = "7, of 9 by A and 9 by B"
     assert kept["λ\u00a0=\u00a00.05"] == [both, f"{81 / 24:.1f}", *only]
     maps = content["paired_heads"]["maps"]

@@ -285,3 +285,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert len(labels) == model.heads.total
     both = CliRunner().invoke(app, [*command, "--treebank", table])
     assert both.exit_code != 0 and "CoNLL-U" in str(both.exception)
+    for name in ("roles", "align"):
+        linked = CliRunner().invoke(app, [name, *command[1:], "--links", table])
+        assert linked.exit_code != 0 and "connects words of sentence pairs" in str(linked.exception)

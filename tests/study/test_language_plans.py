@@ -112,6 +112,13 @@ def test_perplexity_of_every_step_and_the_choice_by_it(
     expected = min(good, key=lambda n: (kept[n], dev[n]), default=None)
     assert facts(out)["chosen"] == expected
 
+    orders = sorted((out / "rankings").glob("*.json"))
+    before = [order.read_text() for order in orders]
+    orders[0].unlink()
+    again(make_plan({**values, "choice": {"max_drop": max(limit, 0.0)}}), out)
+    assert [order.read_text() for order in orders] == before
+    assert facts(out)["chosen"] == expected
+
 
 def test_a_given_model_is_known_by_what_loading_reads(
     values: dict[str, Any], tmp_path: Path

@@ -208,11 +208,14 @@ def roles(
         )
     # A study is opened only where something of it is used.
     study = None if treebank and training else study_in(model)
-    if not treebank and spec is None and study is None:
+    # One file may be a table of recordings: only the model says.
+    one_file = isinstance(spec, str)
+    if not treebank and not one_file and study is None:
         raise HeadwiseError(NO_TREES)
     # Files with mistakes are refused before torch is loaded and a folder is made.
     tested: Any = hw.Treebank.read(*treebank) if treebank else None
     again = hw.Treebank.read(*confirm) if confirm else None
+    pairs = None if spec is None or one_file else named_pairs(spec, links)
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import check_words
     from headwise.roles.role_forecast import role_forecast
@@ -223,6 +226,7 @@ def roles(
     work = Work("roles", [model], files, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     hears = loaded.task.reads_audio
+    refuse_links(loaded, links)
     own = study.role_texts if study else None
     if tested is None:
         # A speech model is tested on recordings, which --audio names.
@@ -233,7 +237,8 @@ def roles(
             again = again or of_study
         else:
             raise HeadwiseError(NO_TREES)
-    pairs = None if hears or spec is None else named_pairs(spec, links)
+    if spec is not None and one_file and not hears:
+        pairs = named_pairs(spec, links)
     # Which words are rare is counted on the training text.
     counted: Any = None
     if training:
@@ -307,21 +312,25 @@ def align(
     half confirms it, and compares it with the heads that the model names already: these stay in the saved model unless
     the chosen ones err less. Writes alignment.csv, alignment-sets.csv and alignment.json.
     MODEL may be the folder of a study: its dev pairs are taken where no text is named."""
+    spec = text_spec(text)
+    # One file may be a table of recordings: only the model says.
+    given: Any = None if isinstance(spec, str) else pairs_of(model, spec, links)
     import headwise as hw
     from headwise.roles.alignment import pairs_for
     from headwise.roles.alignment_heads import AlignmentHeads, align_forecast
 
-    spec = text_spec(text)
     if save is not None:
         refuse_other_models(Folder(save, MODEL))  # before the work begins
     work = Work("align", [model], AlignmentHeads.FILES, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    given: Any
+    refuse_links(loaded, links)
     if loaded.task.reads_audio and spec is not None:
         given = loaded.task.read(spec)
     else:
+        if given is None:
+            given = pairs_of(model, spec, links)
         with work.progress.bar("text"):
-            given = pairs_for(loaded, pairs_of(model, spec, links), work.progress, dry_run)
+            given = pairs_for(loaded, given, work.progress, dry_run)
     # A shell passes \n on as two characters.
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     how: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": work.progress}
@@ -375,6 +384,15 @@ def match(
         )
     given = read_text(loaded, model, text, progress=work.progress)
     work.do(lambda: [hw.match(loaded, second, given, seed=seed, progress=work.progress)])
+
+
+def refuse_links(model: Model, links: Path | None) -> None:
+    """Raise HeadwiseError for links where the model hears recordings."""
+    if links is not None and model.task.reads_audio:
+        raise HeadwiseError(
+            f"--links {links} was given, which connects words of sentence pairs, but {model.name} is {model.task.noun}: "
+            "leave it out."
+        )
 
 
 def pairs_of(

@@ -196,7 +196,7 @@ def decoder_step(
     # Set afterwards, as the constructor compares lengths, which are symbols here.
     cache.self_attention_cache = past
     cache.cross_attention_cache = cache_of(inputs, "cross", layers)
-    # By it transformers decides whether it reads the cache or projects the source anew.
+    # By it transformers decides whether it reads the cache or projects the source again.
     cache.is_updated = {layer: layer in crossing for layer in range(layers)}
     mask = inputs["attention_mask"]
     # The encoder's states are in the cache already: their values are not read.

@@ -68,7 +68,7 @@ class Sample:
         """Whether no other batch is to be read: ranks have settled, or another batch would take too long. collected:
         what was measured so far."""
         whole = [sums.by_document(self.batches.documents) for sums in collected.values()]
-        # few sentences agree by chance
+        # few sentences may agree at random
         if min(counted_sentences(sums) for sums in whole) >= FEWEST_SAMPLED:
             self.repeats = min(stability(sums, self.seed) for sums in whole)
         taken = self.taken

@@ -76,7 +76,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         )
     runs = {}
     for letter, run in (("A", a), ("B", b)):
-        # Two folders of one name are told apart by the folder that each is in.
+        # Two folders of one name need the name of the folder above them.
         name = f"{run.folder.resolve().parent.name}/{run.name}" if a.name == b.name else run.name
         if len(name) > LONGEST_RUN_NAME:
             name = f"{name[: LONGEST_RUN_NAME - 1]}…"
@@ -344,7 +344,7 @@ def kept_in_both(found: Runs) -> Table | None:
             f"{len(row[1] & row[2])}, of {len(row[1])} by A and {len(row[2])} by B"
         ),
         # The mean of a hypergeometric distribution: two independent draws from one model's heads.
-        "expected by chance": lambda row: f"{len(row[1]) * len(row[2]) / row[0]['total']:.1f}",
+        "expected at random": lambda row: f"{len(row[1]) * len(row[2]) / row[0]['total']:.1f}",
         "only by A": lambda row: listed(sorted(map(str, row[1] - row[2]))),
         "only by B": lambda row: listed(sorted(map(str, row[2] - row[1]))),
     }

@@ -346,7 +346,7 @@ def one_head_off(run: FinishedRun) -> ClaimOutcome | None:
     changed = int((rows["low"] > 0).sum()) + better
     half = float((rows["high"] - rows["low"]).median()) / 2
     here = (
-        f"{changed} of {len(rows)} change BLEU, {better} for the better (by chance about "
+        f"{changed} of {len(rows)} change BLEU, {better} for the better (at random about "
         f"{0.05 * len(rows):.1f}); median interval ±{half:.2f}"
     )
     if 2 * changed > len(rows):

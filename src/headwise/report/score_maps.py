@@ -241,7 +241,7 @@ def is_sure(row: Mapping[Any, Any]) -> bool:
 
 
 def _off_sentence(rows: pd.DataFrame, measure: str) -> str:
-    """How many heads surely matter when they alone are switched off, and how many would by chance."""
+    """How many heads surely matter when they alone are switched off, and how many would at random."""
     sure = rows[[is_sure(row) for row in rows.to_dict("records")]]
     better = int((sure["value"] < 0).sum())
     name = capital(measure_name(measure))

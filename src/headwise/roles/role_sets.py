@@ -231,7 +231,7 @@ def sets_like(
     )
     drawn: dict[tuple[Head, ...], None] = {}
     own_set = tuple(sorted(heads))
-    # So few are listed: drawing them by chance would take long for the last one.
+    # So few are listed: drawing them at random would take long for the last one.
     if possible <= RANDOM_SETS:
         every: list[tuple[Head, ...]] = [()]
         for layer, size in zip(choices, sizes, strict=True):

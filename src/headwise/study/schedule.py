@@ -193,7 +193,7 @@ class Schedule:
         steps = own_models(sweep, index, heads)
         for ranking in rankings_of(sweep):
             of_order = [variant for variant in steps if variant.ranking == ranking]
-            is_ranked = self.run.store.record(RankHeads(index, ranking).name)
+            is_ranked = self.run.done(RankHeads(index, ranking))
             while is_ranked and ranking.score != "random":
                 measured = self.measured(of_order)
                 if not measured:
