@@ -315,7 +315,7 @@ def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, lis
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
     planned: Any = None
     if run is not None:
-        from headwise.report.summary import plan_of_run
+        from headwise.report.run_folder import plan_of_run
 
         planned = plan_of_run(run).get("model")
         if given is None and not isinstance(planned, str):
@@ -379,7 +379,8 @@ def card_of(
     and language and whose own words stay, below ours."""
     from transformers import AutoConfig
 
-    from headwise.report.summary import kept_table, run_headline, sections
+    from headwise.report.model_card import card_sections, kept_table
+    from headwise.report.summary import run_headline
 
     config = AutoConfig.from_pretrained(folder)
     kept = getattr(config, "headwise_layout", None)
@@ -416,7 +417,7 @@ def card_of(
             paragraphs.append(NOTE_ON_SENTENCES.strip().replace("FOLDER", address))
         paragraphs += ["## What was kept", kept_table(layout)]
     if run is not None and row is not None:
-        for title, body in sections(run, row):
+        for title, body in card_sections(run, row):
             paragraphs += [f"## {title}", body]
     own = before.text
     if is_our_card(text):
@@ -454,9 +455,9 @@ def results_of(run: FinishedRun | None, row: ModelRow | None) -> dict[str, bytes
     """What was measured on a data set of the hub, as the file that the hub reads; nothing where none was."""
     if run is None or row is None:
         return {}
-    from headwise.report.summary import results
+    from headwise.report.model_card import hub_results
 
-    entries = [hub.EvalResultEntry(**entry) for entry in results(run, row)]
+    entries = [hub.EvalResultEntry(**entry) for entry in hub_results(run, row)]
     if not entries:
         return {}
     return {HUB_RESULTS: yaml_dump(hub.eval_result_entries_to_yaml(entries)).encode()}

@@ -23,8 +23,8 @@ from headwise.folders import Folder
 from headwise.heads import HeadMask
 from headwise.qualities import QualityMeasure
 from headwise.report import report
+from headwise.report.model_card import origin_rows
 from headwise.report.run_folder import read_run
-from headwise.report.summary import made
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
 from headwise.study.study import Study, dry_run, thread_count
@@ -636,5 +636,5 @@ def test_tables_say_where_the_work_was_done(copied: Path, monkeypatch: pytest.Mo
     )
     report(copied)
     run = read_run(copied)
-    assert f"torch {there} and 99" in str(made(run, run.pruned[0])), "the model card"
+    assert f"torch {there} and 99" in str(origin_rows(run, run.pruned[0])), "the model card"
     assert f"{there} and 99" in (copied / "report.html").read_text()

@@ -32,12 +32,12 @@ from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.run_folder import (
     HEAD_COLUMNS,
     FinishedRun,
+    plan_of_run,
     read_optional_table,
     read_run,
 )
 from headwise.report.runs import Runs
 from headwise.report.score_maps import drawn_measures
-from headwise.report.summary import plan_of_run
 from headwise.roles.role import MATCHES, display_name
 from headwise.statistics import rank_interval
 

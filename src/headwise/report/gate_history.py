@@ -27,8 +27,7 @@ from headwise.report.format import KIND_NAMES, kinds_among, listed
 from headwise.report.head_rows import model_order, of_kind
 from headwise.report.models import measured
 from headwise.report.page import Table, chosen_badge, section, table
-from headwise.report.run_folder import FinishedRun, read_run
-from headwise.report.summary import plan_of_run
+from headwise.report.run_folder import FinishedRun, plan_of_run, read_run
 from headwise.theme import LIGHT
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second

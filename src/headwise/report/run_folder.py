@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -463,3 +464,11 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
             f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
         )
     return lines
+
+
+def plan_of_run(run: FinishedRun) -> dict[str, Any]:
+    """The plan of a run; empty where it is none."""
+    try:
+        return tomllib.loads(run.plan or "")
+    except tomllib.TOMLDecodeError:
+        return {}

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
-from pathlib import PurePath
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs
 
-from headwise.data.text import DATASETS
-from headwise.heads import HeadMask
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
 from headwise.qualities import BETTER, NOT_DISTINGUISHABLE, WORSE, Number
 from headwise.report import head_words, kept_heads, models, role_tables, score_faithfulness
@@ -45,8 +39,8 @@ SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 Fact = tuple[str, str, str]  # label, text, verdict
 ENOUGH_SENTENCES = 50  # sentences of a text; on fewer, an interval says little
-# Of the weights or the cache: a model that is no faster and surely worse should save more.
 ONE_ROUND = "; one round only"
+# Of the weights or the cache: a model that is no faster and surely worse should save more.
 LITTLE_SAVED = 0.1
 
 
@@ -449,134 +443,3 @@ def _written_settings(value: Any, name: str = "") -> list[tuple[str, str]]:
     for key, below in value.items():
         pairs += _written_settings(below, f"{name}.{key}" if name else str(key))
     return pairs
-
-
-FactRows = Sequence[tuple[str, str]]
-MADE = (
-    "method",
-    "kinds",
-    "unit",
-    "penalty",
-    "keep",
-    "score",
-    "train",
-    "compensate",
-)  # of the facts of a setting
-
-
-def kept_table(mask: HeadMask) -> str:
-    """How many heads of every layer are left, a row a layer and a column a kind of attention."""
-    kinds = mask.heads.kinds
-    lines = [["layer", *kinds], ["---"] * (1 + len(kinds))]
-    # An encoder and a decoder may have unequal numbers of layers.
-    layers = zip_longest(*(kept_heads.by_layer(mask, kind) for kind in kinds))
-    for layer, counts in enumerate(layers):
-        cells = ["" if pair is None else f"{pair[0]} of {pair[1]}" for pair in counts]
-        lines.append([str(layer), *cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def sections(run: FinishedRun, model: ModelRow) -> list[tuple[str, str]]:
-    """Title and text of every section about a model of a run."""
-    full = run.full
-    groups = list[tuple[str, FactRows]]()
-    if full is not None:
-        groups.append(("What was saved", fact_rows(saved(full, model))))
-        groups.append(("What it cost (95 % intervals)", fact_rows(cost(run, full, model))))
-        if model["chosen"]:
-            groups.append(("How it was chosen", fact_rows(choice(run, full, model))))
-    groups.append(("How it was made", made(run, model)))
-    found = [(title, card_table(rows)) for title, rows in groups if rows]
-    doubted = (run.facts.get("doubts") or {}).get(model["setting"]) or []
-    if doubted:
-        found.append(("Doubts", "\n".join(f"- {line}" for line in doubted)))
-    return found
-
-
-def fact_rows(facts: Sequence[Fact]) -> FactRows:
-    return [(label, f"{text} ({verdict})" if verdict else text) for label, text, verdict in facts]
-
-
-def made(run: FinishedRun, model: ModelRow) -> FactRows:
-    """The original model, method, texts by name, seed, signature and versions."""
-    settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
-    signature: Mapping[str, Any] = run.facts.get("signature") or {}
-    versions: Mapping[str, Any] = run.facts.get("versions") or {}
-    original = plan_of_run(run).get("model")
-    known: dict[str, Any] = {}
-    if isinstance(original, str):
-        known["original model"] = PurePath(original).name
-    known |= {name: settings.get(name) for name in MADE}
-    known |= {f"{split} text": name for split, name in texts(run).items()}
-    known |= {f"signature: {name}": fact for name, fact in signature.items()}
-    known |= {
-        f"{name} (sacreBLEU)": run.facts.get(f"{name}_signature") for name in ("bleu", "chrf")
-    }
-    known["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return [(name, words(fact)) for name, fact in known.items() if fact not in (None, False, [])]
-
-
-def words(known: Any) -> str:
-    if isinstance(known, Mapping):
-        return ", ".join(f"{name} {number}" for name, number in known.items())
-    return ", ".join(map(str, known)) if isinstance(known, list | tuple) else str(known)
-
-
-def plan_of_run(run: FinishedRun) -> dict[str, Any]:
-    """The plan of a run; empty where it is none."""
-    try:
-        return tomllib.loads(run.plan or "")
-    except tomllib.TOMLDecodeError:
-        return {}
-
-
-def texts(run: FinishedRun) -> dict[str, str]:
-    """The text of each split by name: files without their folders, which are nobody's business."""
-    data = plan_of_run(run).get("data") or {}
-    found = dict[str, str]()
-    for split in ("train", "dev", "test"):
-        spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
-        files = [spec] if isinstance(spec, str) else spec or []
-        if files:
-            found[split] = ", ".join(
-                name if name.startswith(DATASETS) else PurePath(name).name for name in files
-            )
-    return found
-
-
-def results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
-    """What was measured on a test text that is a data set of the hub: its id, its task, value and notes; else nothing.
-
-    The task is named after the data set's configuration: there is no better name.
-    """
-    spec = (plan_of_run(run).get("data") or {}).get("test")
-    if not isinstance(spec, str) or not spec.startswith(DATASETS):
-        return []
-    name, _, query = spec.removeprefix(DATASETS).partition("?")
-    task = parse_qs(query).get("config", ["default"])[0]
-    for measure in ("bleu", "perplexity"):
-        tested = measured(model, measure, "test")
-        if tested.value is None:
-            continue
-        # These are values, not changes: a plus would be read as a gain.
-        ends = interval_text(tested.low, tested.high).replace("+", "")
-        notes = [
-            measure,
-            f"95 % interval {ends}" if ends else "",
-            str(run.facts.get(f"{measure}_signature") or ""),
-        ]
-        text = "; ".join(note for note in notes if note)
-        value = round(tested.value, 4)
-        return [{"dataset_id": name, "task_id": task, "value": value, "notes": text}]
-    return []
-
-
-def card_table(rows: FactRows) -> str:
-    """Two columns without a heading."""
-    # Markdown has no table without a heading, so it is empty.
-    lines = ["| | |", "|---|---|"]
-    for row in rows:
-        # A line break or a bar in a cell would end it.
-        label, text = (" ".join(cell.split()).replace("|", "\\|") for cell in row)
-        lines.append(f"| {label} | {text} |")
-    return "\n".join(lines)
