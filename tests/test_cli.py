@@ -472,7 +472,7 @@ class TestTheFolderOfAStudy:
         ]
         assert call(*words, "--out", tmp_path / "small")[0] == 0
         assert f"{place}/dev.en" in (tmp_path / "small" / "plan.toml").read_text()
-        assert "No trees were given" in refused("roles", place / "run", *out)
+        assert "none were given" in refused("roles", place / "run", *out)
         assert "No text was given" in refused("score", place / "run" / "model", *out)
 
     def test_the_embedded_corpus(self, call: Call, tmp_path: Path) -> None:

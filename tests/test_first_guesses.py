@@ -8,6 +8,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
+from datasets import Dataset
+from transformers import GPT2LMHeadModel
 
 import headwise as hw
 from headwise.data.embedded import write_treebank
@@ -20,16 +23,33 @@ def text_cases(folder: Path) -> dict[str, tuple[hw.Model, Any, Any]]:
     """A model, a text of ours, and what a user has of the same rows."""
     (folder / "a.txt").write_text("\n".join(sentences(12, 0)) + "\n")
     labelled = drawn(12)
+    twice = hw.ParallelText.from_pairs([(line, line) for line in sentences(12, 0)])
     return {
         "a file": (asker("gpt2"), lines(12), str(folder / "a.txt")),
         "a path": (asker("bert"), lines(12), folder / "a.txt"),
         "sentences": (asker("gpt2"), lines(12), sentences(12, 0)),
         "pairs": (asker(), pairs(12), list(pairs(12))),
         "texts and labels": (classifier(), labelled, list(labelled)),
+        "a tuple": (asker("gpt2"), lines(12), tuple(sentences(12, 0))),
+        "a column": (asker("gpt2"), lines(12), pd.Series(sentences(12, 0))),
+        "lists of two": (asker(), pairs(12), [list(pair) for pair in pairs(12)]),
+        "two files": (asker(), twice, [folder / "a.txt", str(folder / "a.txt")]),
+        "named rows": (asker(), pairs(12), pairs(12).dataset.to_list()),
+        "a table": (asker(), pairs(12), pairs(12).dataset.to_pandas()),
+        "a data set": (asker("gpt2"), lines(12), lines(12).dataset),
+        "a data set of pairs": (asker(), pairs(12), pairs(12).dataset),
+        "a data set of labels": (classifier(), labelled, labelled.dataset),
     }
 
 
-@pytest.mark.parametrize("case", ["a file", "a path", "sentences", "pairs", "texts and labels"])
+CASES = (
+    *("a file", "a path", "sentences", "pairs", "texts and labels", "a tuple", "a column"),
+    *("lists of two", "two files", "named rows", "a table"),
+    *("a data set", "a data set of pairs", "a data set of labels"),
+)
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_scores_take_what_people_have(case: str, tmp_path: Path) -> None:
     model, text, given = text_cases(tmp_path)[case]
     ours, theirs = (hw.score(model, one, ["gradient"]) for one in (text, given))
@@ -55,6 +75,48 @@ def test_roles_take_the_file_of_a_treebank(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(ours.table, theirs.table)
 
 
+def test_roles_take_other_texts_as_they_are(tmp_path: Path) -> None:
+    file = write_treebank(tmp_path / "dev.conllu", 20)
+    model, given = asker(), list(pairs(40))
+    ours = hw.roles(model, hw.Treebank.read(file), pairs=pairs(40), confirm=hw.Treebank.read(file))
+    theirs = hw.roles(model, file, pairs=given, confirm=str(file))
+    pd.testing.assert_frame_equal(ours.table, theirs.table)
+
+
+def test_a_language_model_needs_no_trees_for_its_roles() -> None:
+    found = hw.roles(asker("gpt2"))
+    assert {"induction", "previous-token"} <= {*found.table["measure"]}
+    assert found.signature["treebank"] is None
+    refuses(lambda: hw.roles(asker("bert")), "none were given: name a file in CoNLL-U")
+    refuses(lambda: hw.roles(asker("gpt2"), untrained=1), "Controls are tested on a treebank")
+
+
+def test_a_plain_model_brings_the_tokenizer_of_its_folder(tmp_path: Path) -> None:
+    model = asker("gpt2")
+    model.save(tmp_path / "model")
+    plain = GPT2LMHeadModel.from_pretrained(tmp_path / "model")
+    ours = hw.score(model, sentences(12, 0), "gradient").table
+    for theirs in (plain, str(tmp_path / "model"), tmp_path / "model"):
+        pd.testing.assert_frame_equal(hw.score(theirs, sentences(12, 0), ["gradient"]).table, ours)
+    refuses(lambda: hw.score(asker("gpt2").hf, lines(3)), "hw.Model(model, tokenizer)")
+    refuses(lambda: hw.score(3, lines(3)), "A int was given in place of a model")  # type: ignore[arg-type]
+
+
+def test_a_model_answers_and_writes_as_that_of_transformers() -> None:
+    model = asker("gpt2")
+    batch = model.tokenizer(sentences(2, 0), return_tensors="pt", padding=True)
+    with torch.no_grad():
+        assert torch.equal(model(**batch).logits, model.hf(**batch).logits)
+    short = model.tokenizer(sentences(1, 0), return_tensors="pt")
+    assert model.generate(**short, max_new_tokens=2).shape[1] == short["input_ids"].shape[1] + 2
+
+
+def test_heads_are_removed_by_name() -> None:
+    model = asker("gpt2")
+    top = hw.score(model, lines(12), "gradient").top(2)
+    assert model.remove(top).layout == hw.HeadMask.full(model.heads).without(top)
+
+
 def test_a_model_of_transformers_needs_no_name() -> None:
     model = asker("gpt2")
     assert hw.Model(model.hf, model.tokenizer).name == "GPT2LMHeadModel"
@@ -62,6 +124,10 @@ def test_a_model_of_transformers_needs_no_name() -> None:
 
 def test_the_table_of_measures_names_them() -> None:
     assert "gradient" in repr(hw.measure)
+
+
+def translations() -> Dataset:
+    return Dataset.from_list([{"translation": {"en": "a", "fr": "b"}}])
 
 
 def without_a_name() -> None:
@@ -74,10 +140,18 @@ def without_a_name() -> None:
     [
         (lambda f: hw.load(asker("gpt2").hf), "hw.Model(model, tokenizer)"),
         (lambda f: without_a_name(), "@hw.measure('mine')"),
+        (lambda f: hw.score(asker("gpt2"), "one sentence"), "give a list, even of one sentence"),
+        (lambda f: hw.score(asker(), [["a"], ["b"]]), "give parallel text"),
+        (lambda f: hw.score(asker(), ([*"abc"], [*"abc"])), "rows such as [(source, target), …]"),
         (
-            lambda f: hw.score(asker(), [f"{f}/a.txt", f"{f}/a.txt"]),
-            "hw.ParallelText.read(FILE, FILE)",
+            lambda f: hw.score(asker(), {"train": lines(3).dataset}),
+            "give one of them, data['train']",
         ),
+        (
+            lambda f: hw.score(asker(), translations()),
+            "hw.ParallelText.from_dataset(data, 'en', 'de')",
+        ),
+        (lambda f: hw.score(asker("gpt2"), pairs(3).dataset), "rename its columns to text"),
         (lambda f: hw.score(asker("gpt2"), "gone.txt"), "There is no file 'gone.txt'"),
         (lambda f: hw.score(asker("gpt2"), []), "A list was given in place of text"),
     ],

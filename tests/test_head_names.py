@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import pandas as pd
 import pytest
 
 import headwise as hw
@@ -9,6 +13,10 @@ from headwise.heads import Head, HeadMap, HeadMask
 
 ONE = HeadMap({"decoder-self": (4, 4)}, {"decoder-self": (2, 2)})
 TWO = HeadMap({"encoder-self": (2, 2), "decoder-self": (2, 2), "cross": (2, 2)})
+
+
+TABLE = pd.DataFrame([{"kind": "decoder-self", "layer": 1, "head": 3, "value": 0.5}])
+NAMES = pd.DataFrame([{"head": "decoder-self/1/3", "value": 0.5}])
 
 
 class TestNames:
@@ -79,6 +87,34 @@ class TestNames:
         with pytest.raises(hw.HeadwiseError, match=r"is none of this model's heads|is not a head"):
             ONE.named(name)
 
-    def test_one_string_is_no_list(self) -> None:
-        with pytest.raises(hw.HeadwiseError, match="give a list"):
-            HeadMask.full(ONE).without("a0.h1")
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "L1H3",
+            "1.3",
+            (1, 3),
+            ("decoder-self", 1, 3),
+            [["decoder-self", 1, 3]],
+            {1: [3]},
+            np.array([[1, 3]]),
+            TABLE,
+            TABLE.iloc[0],
+            TABLE.itertuples(index=False),
+            TABLE.to_dict("records"),
+            NAMES,
+            NAMES["head"],
+        ],
+    )
+    def test_however_they_are_given(self, given: Any) -> None:
+        assert ONE.named(given) == (Head("decoder-self", 1, 3),)
+
+    @pytest.mark.parametrize(
+        "given", [3, None, ("decoder-self", "1", 3), HeadMask.full(ONE), [[3]]]
+    )
+    def test_what_names_none(self, given: Any) -> None:
+        with pytest.raises(hw.HeadwiseError, match="names no head"):
+            ONE.named(given)
+
+    def test_two_numbers_need_one_kind(self) -> None:
+        with pytest.raises(hw.HeadwiseError, match=r"\(0, 1\) names no kind of head"):
+            TWO.named([(0, 1)])

@@ -52,33 +52,13 @@ else:
     import headwise.lab
     import headwise.roles  # noqa: F401 - the packages, before their names are bound to the functions
 
-    def lab(model, text="", treebank=None):
-        """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
-        return import_module("headwise.lab.notebook").lab(model, text, treebank)
+    def lab(*given, **named):
+        """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the arguments."""
+        return import_module("headwise.lab.notebook").lab(*given, **named)
 
-    def roles(
-        model,
-        treebank,
-        *,
-        confirm=None,
-        pairs=None,
-        training=None,
-        untrained=0,
-        seed=0,
-        progress=None,
-    ):
-        """What each head does; see `headwise.roles.role_tests.roles`, which also has the types."""
-        role_tests = import_module("headwise.roles.role_tests")
-        return role_tests.roles(
-            model,
-            treebank,
-            confirm=confirm,
-            pairs=pairs,
-            training=training,
-            untrained=untrained,
-            seed=seed,
-            progress=progress or role_tests.silent,
-        )
+    def roles(*given, **named):
+        """What each head does; see `headwise.roles.role_tests.roles`, which also has the arguments."""
+        return import_module("headwise.roles.role_tests").roles(*given, **named)
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover"),

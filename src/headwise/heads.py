@@ -9,8 +9,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import write_text
@@ -24,7 +25,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
 # Names in circuits (EAP-IG, MIB) and in papers. The empty group takes the place of HOOK's third.
-NODE = re.compile(r"(a|L)([0-9]{1,6})()(?:\.h|H)([0-9]{1,6})")
+NODE = re.compile(r"(a|L|)([0-9]{1,6})()(?:\.h?|H)([0-9]{1,6})")
 # Hooks of TransformerLens: all query heads of a layer, or one of them.
 HOOK = re.compile(
     r"(blocks|encoder|decoder)\.([0-9]{1,6})\.(attn|cross_attn)\.hook_(?:q|z|result|pattern|attn_scores)"
@@ -35,7 +36,12 @@ HOOKED: dict[str, Kind] = {
     "decoder.attn": "decoder-self",
     "decoder.cross_attn": "cross",
 }
+NO_HEAD = (
+    "{!r:.100} names no head: write 'decoder-self/0/3' or ('decoder-self', 0, 3), or give rows of a table, or several of "
+    "these."
+)
 Row = dict[str, Any]  # of a table, by column
+Named: TypeAlias = Any  # heads as somebody names them (`HeadMap.named`)
 COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline")
 
 
@@ -148,6 +154,9 @@ class HeadMap:
     def __len__(self) -> int:
         return self.total
 
+    def __getitem__(self, index: int) -> Head:
+        return [*self][index]
+
     def __iter__(self) -> Iterator[Head]:
         return (
             Head(kind, layer, head)
@@ -163,26 +172,60 @@ class HeadMap:
             and 0 <= head.head < self.query[head.kind][head.layer]
         )
 
-    def named(self, name: str) -> tuple[Head, ...]:
-        """The heads that a name stands for: one, or all of a layer.
+    def named(self, given: Named) -> tuple[Head, ...]:
+        """The heads that somebody means.
 
-        name: `kind/layer/head`; `L3H5` as in papers; `a3.h5` as in circuits; or a hook of TransformerLens on query heads,
-        such as `blocks.3.attn.hook_z[..., 5]` or `decoder.3.cross_attn.hook_z[..., 5]`, without `[...]` for the whole
-        layer. `L`, `a` and `blocks` say no kind, so the model must have only one. Raises HeadwiseError for other names, and
-        heads that the model does not have.
+        given: a name: `kind/layer/head`; `L3H5` or `3.5` as in papers; `a3.h5` as in circuits; or a hook of
+        TransformerLens on query heads, such as `blocks.3.attn.hook_z[..., 5]` or `decoder.3.cross_attn.hook_z[..., 5]`,
+        without `[...]` for the whole layer. Or (kind, layer, head); (layer, head); a row of a table, or the table; or
+        several of these. Where no kind is said, the model must have only one. Raises HeadwiseError for what names no
+        head, and heads that the model does not have.
         """
+        if isinstance(given, str):
+            return self._of_name(given)
+        if hasattr(given, "to_dict"):  # of pandas: a table, a column of names, or a row
+            given = given.to_dict("records") if hasattr(given, "columns") else given.to_dict()
+            if isinstance(given, dict) and "head" not in given:
+                given = given.values()
+        row = given._asdict() if hasattr(given, "_asdict") else given
+        if isinstance(row, Mapping):
+            if "kind" in row:
+                return self._of_address([row["kind"], row["layer"], row["head"]])
+            # `Scores.top` has names; transformers 4 had the heads of each layer, {0: [1, 3]}.
+            row = [row["head"]] if "head" in row else [(n, h) for n in row for h in row[n]]
+        if not isinstance(row, Iterable):
+            raise HeadwiseError(NO_HEAD.format(given))
+        parts = list(row)
+        if 2 <= len(parts) <= 3 and isinstance(parts[-1], Integral):
+            return self._of_address(parts)
+        return tuple(head for part in parts for head in self.named(part))
+
+    def _of_address(self, parts: Sequence[Any]) -> tuple[Head, ...]:
+        """The head of (kind, layer, head) or (layer, head)."""
+        *kind, layer, head = parts
+        if not (isinstance(layer, Integral) and isinstance(head, Integral)):
+            raise HeadwiseError(NO_HEAD.format(tuple(parts)))
+        one = Head(kind[0] if kind else self._only_kind(tuple(parts)), int(layer), int(head))
+        if one not in self:
+            raise HeadwiseError(f"{one} is none of this model's heads ({describe(self)}).")
+        return (one,)
+
+    def _only_kind(self, given: object) -> Kind:
+        """The kind that nobody needs to say."""
+        if len(self.query) != 1:
+            raise HeadwiseError(
+                f"{given!r} names no kind of head, and this model has {', '.join(self.query)}: write kind/layer/head."
+            )
+        return next(iter(self.query))
+
+    def _of_name(self, name: str) -> tuple[Head, ...]:
         found = NODE.fullmatch(name) or HOOK.fullmatch(name)
         if found is None:
             heads: tuple[Head, ...] = (Head.parse(name),)
         else:
             stack, layer, part, head = found.groups()
-            unnamed = f"{stack}.{part}" in ("a.", "L.", "blocks.attn")
-            if unnamed and len(self.query) != 1:
-                has = ", ".join(self.query)
-                raise HeadwiseError(
-                    f"'{name}' names no kind of head, and this model has {has}: write kind/layer/head."
-                )
-            kind = next(iter(self.query)) if unnamed else HOOKED.get(f"{stack}.{part}")
+            unnamed = f"{stack}.{part}" in (".", "a.", "L.", "blocks.attn")
+            kind = self._only_kind(name) if unnamed else HOOKED.get(f"{stack}.{part}")
             every = [one for one in self if (one.kind, one.layer) == (kind, int(layer))]
             heads = tuple(one for one in every if head is None or one.head == int(head))
         if not heads or any(one not in self for one in heads):
@@ -241,27 +284,10 @@ class HeadMask:
     def __len__(self) -> int:
         return len(self.kept)
 
-    def without(self, heads: Iterable[Head | tuple[str, int, int] | str]) -> HeadMask:
-        """The mask without some heads: (kind, layer, head), or names that `HeadMap.named` knows. Raises HeadwiseError for
-        a head that the model does not have."""
-        if isinstance(heads, str):
-            raise HeadwiseError(
-                f"'{heads}' is one string: give a list of heads, such as ['encoder-self/0/3']."
-            )
-        removed: set[Head] = set()
-        for head in heads:
-            if isinstance(head, str):
-                removed.update(self.heads.named(head))
-                continue
-            one: Any = head
-            if isinstance(head, tuple) and len(head) == 3:
-                one = Head(*cast(Head, head))
-            if one not in self.heads:
-                raise HeadwiseError(
-                    f"{one} cannot be removed: this model has no such head ({describe(self.heads)})."
-                )
-            removed.add(one)
-        return HeadMask(self.heads, self.kept - removed)
+    def without(self, heads: Named) -> HeadMask:
+        """The mask without some heads, as `HeadMap.named` knows them. Raises HeadwiseError for a head that the model does
+        not have."""
+        return HeadMask(self.heads, self.kept - {*self.heads.named(heads)})
 
     def of(self, site: Site) -> list[int]:
         """The kept head numbers of one layer, ascending."""

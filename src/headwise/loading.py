@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import transformers
@@ -185,6 +186,37 @@ def load(
     if layout is not None:
         note_origins(model.discovery, layout)
     return model
+
+
+AnyModel: TypeAlias = Model | PreTrainedModel | str | PathLike[str]  # as `model_of` takes it
+
+
+def model_of(given: AnyModel) -> Model:
+    """A model, of what a user has: one that is loaded, its name as `load` takes it, or a plain transformers model, with
+    the tokenizer that is beside its weights on this machine. Raises HeadwiseError for anything else."""
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str | PathLike):
+        return load(Path(given) if isinstance(given, PathLike) else given)
+    if not isinstance(given, PreTrainedModel):
+        raise HeadwiseError(
+            f"A {type(given).__name__} was given in place of a model: give what hw.load(…) makes, a folder, a hub id, or "
+            "a transformers model."
+        )
+    source = str(given.config.name_or_path)
+    tokenizer = None
+    if given.main_input_name != "pixel_values":
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                source, trust_remote_code=False, local_files_only=True
+            )
+        except Exception as error:  # of transformers, tokenizers or the hub
+            raise HeadwiseError(
+                f"A {type(given).__name__} was given, and no tokenizer is beside its weights: give hw.Model(model, "
+                "tokenizer)."
+            ) from error
+        refuse_unfit(source, given, tokenizer)
+    return Model(given, tokenizer)
 
 
 def refuse_pointers(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from headwise.decoding.translator import Translator, translate
 from headwise.errors import HeadwiseError
 from headwise.folders import MODEL, Folder, writing
 from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
+from headwise.heads import Head, HeadMap, HeadMask, Kind, Named, Site, describe
 from headwise.model_files import (
     PARTIAL,
     copy_siblings,
@@ -50,7 +50,7 @@ class Model:
     def __init__(
         self,
         hf: PreTrainedModel,
-        tokenizer: Any,
+        tokenizer: Any = None,
         name: str = "",
         layout: HeadMask | None = None,
         allow_partial: bool = False,
@@ -62,6 +62,14 @@ class Model:
         self.layout = layout
         self.source = source
         self.discovery: Discovery = discover(hf, allow_partial)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """What the transformers model answers, `model.hf(…)`."""
+        return self.hf(*inputs, **named)
+
+    def generate(self, *inputs: Any, **named: Any) -> Any:
+        """What the transformers model writes, `model.hf.generate(…)`."""
+        return self.hf.generate(*inputs, **named)
 
     def __repr__(self) -> str:
         heads = f"{self.heads.total} heads: {describe(self.heads)}"
@@ -178,16 +186,21 @@ class Model:
         return translator_of(self.hf, self.tokenizer, self.discovery, engine)
 
     def remove(
-        self, mask: HeadMask, means: Mapping[Site, Tensor] | None = None, grow: bool = False
+        self,
+        heads: Named | HeadMask,
+        means: Mapping[Site, Tensor] | None = None,
+        grow: bool = False,
     ) -> Model:
-        """A smaller model in which only the heads of `mask` are left. The mask is over the heads this model has now.
+        """A smaller model without some heads, as `HeadMap.named` knows them; or with only the heads of a mask.
 
+        The numbers are those of the heads that this model has now.
         The smaller model has weights of its own, so a change of one model does not reach the other, and memory holds
         both. To keep only the smaller one, drop the other (`model = model.remove(mask)`).
         means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
         (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
         weights grow, warn; else raise HeadwiseError.
         """
+        mask = kept_mask(self.heads, heads)
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
         smaller: Any = remove(self.hf, self.discovery, mask, means)
         smaller.config.headwise_layout = layout.to_json()
@@ -273,15 +286,13 @@ def size_increase(before: Model, after: Model) -> str:
 
 
 @contextmanager
-def masked(
-    model: Model | PreTrainedModel, heads: Iterable[Head | tuple[str, int, int] | str] | HeadMask
-) -> Iterator[HeadMask]:
+def masked(model: Model | PreTrainedModel, heads: Named | HeadMask) -> Iterator[HeadMask]:
     """A block in which some heads of a model are off: their outputs are zero (Michel et al. 2019, section 2.3), as with the
     `head_mask` that transformers 5 removed. It holds for all that runs the model in it: a forward, `generate`, a pipeline,
     a Trainer. Gives the mask of the heads that are on.
 
     model: a `Model`, or a plain transformers model, whose heads are found first (two small forwards). heads: that are
-    off, by name (`HeadMap.named`) or as (kind, layer, head); or a mask of those that stay on. Raises HeadwiseError for
+    off, as `HeadMap.named` knows them; or a mask of those that stay on. Raises HeadwiseError for
     heads that the model does not have.
     """
     if isinstance(model, Model):
@@ -292,9 +303,14 @@ def masked(
         raise HeadwiseError(
             f"hw.masked was given a {type(model).__name__}: give a transformers model, or what hw.load(…) made."
         )
-    mask = heads if isinstance(heads, HeadMask) else HeadMask.full(discovery.heads).without(heads)
+    mask = kept_mask(discovery.heads, heads)
     with keeping(hf, discovery, mask):
         yield mask
+
+
+def kept_mask(every: HeadMap, heads: Named | HeadMask) -> HeadMask:
+    """The mask that is left without some heads; a mask stays as it is."""
+    return heads if isinstance(heads, HeadMask) else HeadMask.full(every).without(heads)
 
 
 def renumbered(heads: Sequence[Head], mask: HeadMask) -> list[Head]:

@@ -46,7 +46,6 @@ Links = Annotated[
         "--links", help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's"
     ),
 ]
-NO_TREES = "No trees were given: name a CoNLL-U file with --treebank FILE, or a speech model's recordings with --audio FILE."
 
 
 def score(
@@ -210,8 +209,6 @@ def roles(
     study = None if treebank and training else study_in(model)
     # One file may be a table of recordings: only the model says.
     one_file = isinstance(spec, str)
-    if not treebank and not one_file and study is None:
-        raise HeadwiseError(NO_TREES)
     # Files with mistakes are refused before torch is loaded and a folder is made.
     tested: Any = hw.Treebank.read(*treebank) if treebank else None
     again = hw.Treebank.read(*confirm) if confirm else None
@@ -235,8 +232,6 @@ def roles(
         elif own:
             tested, of_study = own
             again = again or of_study
-        else:
-            raise HeadwiseError(NO_TREES)
     if spec is not None and one_file and not hears:
         pairs = named_pairs(spec, links)
     # Which words are rare is counted on the training text.

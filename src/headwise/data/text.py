@@ -290,6 +290,64 @@ class ParallelText(TextRows):
         return ((source, target) for source, target in self.rows())
 
 
+def made_text(given: Any, wanted: type[StoredText]) -> Any:
+    """A text, of what a user has in Python: sentences, rows, a data set of `datasets`, or a table or column of pandas.
+    Anything else stays as it is.
+
+    wanted: the class that a model reads; sentences alone are a `Text`. A row has the columns of its class, in order or by
+    name. Raises HeadwiseError for a data set or a table without these columns, and for several splits.
+    """
+    if isinstance(given, Mapping) and any(
+        hasattr(split, "column_names") for split in given.values()
+    ):
+        raise HeadwiseError(
+            f"A data set of the splits {', '.join(map(str, given))} was given: give one of them, "
+            f"data['{next(iter(given))}']."
+        )
+    if hasattr(given, "to_dict") and hasattr(given, "columns"):
+        given = given.to_dict("records")  # a table of pandas
+    elif hasattr(given, "tolist"):
+        given = given.tolist()  # a column of pandas
+    named = hasattr(given, "column_names")
+    if not named and not (isinstance(given, list | tuple) and given):
+        return given
+    if not named and all(isinstance(row, str) for row in given):
+        return Text.from_lines(given)
+    if not named and all(isinstance(row, list | tuple) for row in given):
+        columns = wanted.columns
+        if all(len(row) == len(columns) and isinstance(row[0], str) for row in given):
+            given = [dict(zip(columns, row, strict=True)) for row in given]
+    if not named and not all(isinstance(row, Mapping) and _has_text(row) for row in given):
+        return given
+    there = given.column_names if named else list(given[0])
+    if wanted is ParallelText and there == ["text"]:
+        wanted = Text
+    if missing := [column for column in wanted.columns if column not in there]:
+        remedy = f"rename its columns to {' and '.join(wanted.columns)}"
+        if wanted is ParallelText and "translation" in there:
+            remedy = "make hw.ParallelText.from_dataset(data, 'en', 'de') of it, with its languages"
+        raise HeadwiseError(
+            f"Rows with {', '.join(there)} were given, without {missing[0]}: {remedy}."
+        )
+    name = "dataset" if named else "rows"
+    records = _dataset_records(given, name, wanted.columns) if named else _numbered(given)
+    cells = (
+        _labelled(records, *wanted.columns)
+        if wanted is LabelledText
+        else _cells(records, wanted.columns)
+    )
+    return wanted._write(cells, name, None)
+
+
+def _has_text(row: Mapping[str, Any]) -> bool:
+    """Whether a row has a string: batches have tensors alone."""
+    return any(isinstance(value, str) for value in row.values())
+
+
+def _numbered(rows: Iterable[Mapping[str, Any]]) -> Records:
+    return ((row, f"Row {number}") for number, row in enumerate(rows, start=1))
+
+
 def _one_spec(spec: TextSpec, what: str) -> AnyPath:
     """The only name of a text that is one file or one data set."""
     if isinstance(spec, str | PathLike):

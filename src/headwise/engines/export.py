@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from headwise.attention.capture import refuse_captured
@@ -10,27 +10,28 @@ from headwise.attention.offload import refuse_offloaded
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, Folder
-from headwise.heads import Head
-from headwise.model import Model
+from headwise.heads import Named
+from headwise.loading import AnyModel, model_of
 
 
 def export(
-    model: Model,
+    model: AnyModel,
     to: str,
     out: str | Path,
     dtype: str | None = None,
     say: Callable[[str], object] = print,
-    attention: Sequence[Head | str] = (),
+    attention: Named = (),
 ) -> Path:
     """Write a model, pruned or not, for an engine: `gguf` (llama.cpp), `ct2`, `onnx`, `torch`, `marian`, `stock`
     (transformers without headwise), or one of yours.
 
     out: a new or empty folder; it is written completely or not at all, and returned. dtype: of the weights; each
     engine has its own types. say: is called with each note, such as what was checked and what the engine cannot
-    express. attention: heads, or names as in `HeadMap.named`, whose attention weights the files also give: in ONNX
+    express. attention: heads, as `HeadMap.named` knows them, whose attention weights the files also give: in ONNX
     the outputs `attention.KIND`, batch × heads in this order × query × key. Raises HeadwiseError where the engine
     cannot run the model, with the reason.
     """
+    model = model_of(model)
     target = engine[to]
     target.refuse_missing()
     if dtype is not None and dtype not in target.types:
@@ -48,11 +49,10 @@ def export(
         raise HeadwiseError(
             f"Attention weights were asked for, but files of {to} give none: export to {able}."
         )
-    chosen: list[Head] = []
-    for each in attention:
-        chosen += model.heads.named(str(each))
     # Only where asked for: the functions of other engines do not take it.
-    options = {"attention": list(dict.fromkeys(chosen))} if chosen else {}
+    options = {}
+    if attention:
+        options["attention"] = list(dict.fromkeys(model.heads.named(attention)))
 
     folder = Path(out)
     with Folder(folder, EXPORT).new() as unfinished:

@@ -22,6 +22,7 @@ from headwise.forecast import (
     text_line,
     text_seconds,
 )
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown, turn
@@ -83,7 +84,7 @@ def value_name(measure: str, model: str, reference: str) -> str:
 
 
 def evaluate(
-    models: Model | Sequence[Model],
+    models: AnyModel | Sequence[AnyModel],
     text: AnyText | Given,
     *,
     search: Search | None = None,
@@ -103,11 +104,11 @@ def evaluate(
     (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
     by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
     """
-    several = [models] if isinstance(models, Model) else list(models)
-    if not several or not all(isinstance(model, Model) for model in several):
-        raise HeadwiseError(
-            f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made."
-        )
+    several = [
+        model_of(model) for model in (models if isinstance(models, list | tuple) else [models])
+    ]
+    if not several:
+        raise HeadwiseError("evaluate was given no model: give one or several.")
     read: AnyText = several[0].task.completed(text)
     # all models before any work
     for model in several:

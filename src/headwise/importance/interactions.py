@@ -28,6 +28,7 @@ from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.importance.work import Workload
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.result import TableResult
@@ -75,7 +76,7 @@ class Interactions(TableResult):
 
 
 def interactions(
-    model: Model,
+    model: AnyModel,
     text: AnyText | Given,
     pairs: int = MEASURED_PAIRS,
     *,
@@ -95,6 +96,7 @@ def interactions(
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
+    model = model_of(model)
     text = model.task.text_of(text)
     if not isinstance(text, AnyText):
         raise HeadwiseError(

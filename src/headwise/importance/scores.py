@@ -36,6 +36,7 @@ from headwise.importance.passes import (
 from headwise.importance.sample import duration_seconds
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import work_on
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
@@ -46,9 +47,9 @@ from headwise.tasks.own_batches import OwnBatches
 
 
 def score(
-    model: Model,
+    model: AnyModel,
     text: AnyText | Given | OwnInputs,
-    measures: Sequence[str] | None = None,
+    measures: Sequence[str] | str | None = None,
     *,
     judge: bool = False,
     untrained: int = 0,
@@ -58,10 +59,11 @@ def score(
 ) -> Scores:
     """What every head is worth, by one measure or several (docs/methods).
 
-    text: parallel for translation models, or one-sided: they write the targets themselves, greedily; labelled for
-    classifiers, one-sided for all others; a masked model predicts a seeded share of its tokens, but attention
-    statistics see the whole text. Also the name of a file, or a list of sentences or pairs. Or a list of batches of the
-    model's own keyword tensors with `labels`, of images, sound or text.
+    model: what `hw.load` makes or takes, or a plain transformers model. text: parallel for translation models, or
+    one-sided: they write the targets themselves, greedily; labelled for classifiers, one-sided for all others; a masked
+    model predicts a seeded share of its tokens, but attention statistics see the whole text. Also the name of a file, a
+    list of sentences or rows, a data set of `datasets`, or a table of pandas. Or a list of batches of the model's own
+    keyword tensors with `labels`, of images, sound or text.
     measures: names of the table `hw.measure`, a bare `lrp` or `ablation`, or `all`; by default confidence, gradient and
     ablation, of translation models also lrp, of language models attribution.zero; of a model that predicts nothing
     confidence, entropy and dormancy.
@@ -75,10 +77,10 @@ def score(
     text of the wrong kind, and models that compute no numbers.
     """
     if isinstance(measures, str):
-        raise HeadwiseError(
-            f"score: measures is '{measures}': give a list of names, such as ['confidence']."
-        )
-    plan = ScorePlan(model, text, measures, judge=judge, untrained=untrained, time=time, seed=seed)
+        measures = [measures]
+    plan = ScorePlan(
+        model_of(model), text, measures, judge=judge, untrained=untrained, time=time, seed=seed
+    )
     return plan.run(progress)
 
 

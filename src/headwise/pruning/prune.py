@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.evaluation.measure import measure
 from headwise.heads import HeadMask, Kind
 from headwise.importance.mean_outputs import mean_outputs
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.options import (
     FULL_LENGTH,
@@ -53,7 +54,7 @@ REMOVAL = 0.2  # share of the progress of a greedy removal that is followed by t
 
 
 def prune(
-    model: Model,
+    model: AnyModel,
     text: AnyText | Given,
     options: Gates | TopK | Greedy,
     *,
@@ -85,10 +86,7 @@ def prune(
     model and all heads of any other. Training needs memory for the weights once more. Warns when gates had not settled
     or missed the target. Raises HeadwiseError for options, texts and models that do not fit together.
     """
-    if not isinstance(model, Model):
-        raise HeadwiseError(
-            f"{model!r} was to be pruned, which is no model of headwise: hw.load(…) makes one."
-        )
+    model = model_of(model)
     if not isinstance(options, Gates | TopK | Greedy):
         raise HeadwiseError(
             f"prune: the options are {options!r:.100}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…)."

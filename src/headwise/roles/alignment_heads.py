@@ -32,6 +32,7 @@ from headwise.errors import HeadwiseError
 from headwise.forecast import Forecast, model_line, text_line, text_seconds
 from headwise.generators import check_seed
 from headwise.heads import Head, Kind
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.result import Result
@@ -58,6 +59,7 @@ from headwise.roles.observation import (
 )
 from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import REACH, same_way
+from headwise.tasks import Given
 
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
 WEIGHTS_COST = 1.2  # forwards that one with all attention weights takes as long as
@@ -198,8 +200,8 @@ class AlignmentPairs(AlignmentData):
 
 
 def align(
-    model: Model,
-    text: LinkedText | AnyText,
+    model: AnyModel,
+    text: LinkedText | AnyText | Given,
     *,
     prompt: str | None = None,
     one_layer: bool = False,
@@ -218,6 +220,7 @@ def align(
     model that cannot align, and for other text.
     """
     check_seed(seed)
+    model = model_of(model)
     data = alignment_data(model, text, prompt)
     subject = subject_of(model)
     batches, halves, reading = data.batches(subject, progress)
@@ -257,6 +260,8 @@ def alignment_data(model: Model, text: LinkedText | AnyText, prompt: str | None)
             f"A prompt was given, but {model.name} is a {type(model.hf).__name__}, which reads source and target apart: "
             "leave it out."
         )
+    if not isinstance(text, LinkedText):
+        text = model.task.text_of(text)
     own = model.task.alignment_data(text)
     if isinstance(own, AlignmentData):
         return own

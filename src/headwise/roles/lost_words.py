@@ -30,13 +30,14 @@ from headwise.heads import Head, head_of
 from headwise.importance.ablation import RecordedBatch, recordings
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.untrained import sample_text
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
 from headwise.roles.behaviour import FALSE_WORDS, WORDS
 from headwise.roles.role_sets import silent_heads
 from headwise.statistics import corrected, proportion_interval
-from headwise.tasks import AnyText
+from headwise.tasks import AnyText, Given
 from headwise.tasks.batches import reporter
 from headwise.tasks.objective import chosen_words, vocabulary_of
 
@@ -104,19 +105,16 @@ class Said:
 
 
 def lost_words(
-    model: Model, text: AnyText, *, seed: int = 0, progress: Report | None = None
+    model: AnyModel, text: AnyText | Given, *, seed: int = 0, progress: Report | None = None
 ) -> LostWords:
     """The words that a model no longer says without a head (module docstring), on at most SENTENCES sentences of a text.
 
     progress: gets the share that is done; by default a bar. Raises HeadwiseError for a model that predicts no words, and
     for fewer than FEWEST sentences.
     """
-    if not isinstance(model, Model) or not isinstance(text, AnyText):
-        raise HeadwiseError(
-            "lost_words takes a model of hw.load(…) and a text of hw.Text.read(FILE) or hw.ParallelText.read(FILE, FILE), "
-            f"and was given a {type(model).__name__} and a {type(text).__name__}."
-        )
     check_seed(seed)
+    model = model_of(model)
+    text = model.task.text_of(text)
     check_words(model, text)
     few = model.task.completed(sample_text(text, SENTENCES), progress)
     with shown("lost words", progress) as report:

@@ -31,12 +31,13 @@ from headwise.generators import check_seed
 from headwise.heads import Head, Kind, head_of
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
 from headwise.roles.role import MATCHES
 from headwise.statistics import corrected, means_with_intervals
-from headwise.tasks import AnyText
+from headwise.tasks import AnyText, Given
 from headwise.tasks.objective import inputs_of, on_device
 from headwise.training.token_batches import IGNORED
 
@@ -103,7 +104,12 @@ class Sums:
 
 
 def match(
-    model: Model, other: Model, text: AnyText, *, seed: int = 0, progress: Report | None = None
+    model: AnyModel,
+    other: AnyModel,
+    text: AnyText | Given,
+    *,
+    seed: int = 0,
+    progress: Report | None = None,
 ) -> Matches:
     """Pair the heads of two models that read the same tokens: two seeds, or a model before and after fine-tuning.
 
@@ -118,6 +124,8 @@ def match(
     heads, and for a text in which fewer than FEWEST_PARTNERS sentences of a half have another one of their length.
     """
     check_seed(seed)
+    model, other = model_of(model), model_of(other)
+    text = model.task.text_of(text)
     if not isinstance(text, StoredText):
         raise HeadwiseError(
             "Heads are matched on text, and recordings or batches were given: give text."

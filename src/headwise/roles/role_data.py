@@ -13,8 +13,9 @@ from typing import Any, Self
 import pandas as pd
 
 from headwise.data.annotated import Annotated
-from headwise.data.store import AnyText
-from headwise.data.text import ParallelText, Text
+from headwise.data.embedded import write_treebank
+from headwise.data.store import AnyText, scratch_folder
+from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.model import Model
@@ -30,10 +31,12 @@ from headwise.roles.observation import (
     on_pairs,
     on_repeats,
     on_treebank,
+    subject_of,
     words_of_treebank,
 )
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import RANDOM_WORDS, SHUFFLED
+from headwise.tasks import Given
 from headwise.tasks.task import source_sentences
 
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
@@ -106,14 +109,14 @@ class RoleData(ABC):
 
 @dataclass(frozen=True)
 class RoleTexts(RoleData):
-    """A treebank and other texts.
+    """A treebank and other texts. Without a treebank, what tests on other texts ask is all that is tested.
 
     confirm: another treebank to confirm roles on, instead of half of the documents. pairs: for cross attention, with
     reference links (`gold`) or those of eflomal. frequencies: how often each token id occurs in the training text;
     without them no head is tested for rare tokens.
     """
 
-    treebank: Iterable[Annotated] = ()
+    treebank: Iterable[Annotated] | None = None
     confirm: Iterable[Annotated] | None = None
     pairs: Sequence[tuple[str, str]] | None = None
     gold: Sequence[Gold] | None = None
@@ -124,26 +127,35 @@ class RoleTexts(RoleData):
     def of(
         cls,
         model: Model,
-        text: Treebank,
+        text: Treebank | None,
         confirm: Treebank | None,
-        pairs: ParallelText | Text | LinkedText | None,
-        training: AnyText | Mapping[int, int] | None,
+        pairs: ParallelText | LinkedText | Given | None,
+        training: AnyText | Given | Mapping[int, int] | None,
     ) -> RoleTexts:
         """The texts of `roles`. Raises HeadwiseError for those that the model does not read."""
         for given in (text, confirm):
             if given is not None and not isinstance(given, Treebank):
                 raise HeadwiseError(
                     f"{model.name}: its heads are tested on a treebank, and {type(given).__name__} was "
-                    "given: give hw.Treebank.read(FILE)."
+                    "given: give a file in CoNLL-U, or several as hw.Treebank.read(FILE, FILE)."
                 )
+        if text is None and pairs is None and subject_of(model).kind != "decoder-self":
+            raise HeadwiseError(
+                f"{model.name}: its heads are tested on trees, and none were given: name a file in CoNLL-U "
+                "(--treebank FILE)."
+            )
         counts = token_counts(model, training)
         if pairs is None:
             return cls(text, confirm, frequencies=counts)
+        if not isinstance(pairs, LinkedText):
+            pairs = model.task.text_of(pairs)
         pairs = pairs_for(model, pairs)
         gold = pairs.gold if isinstance(pairs, LinkedText) else None
         return cls(text, confirm, list(pairs), gold, counts, made=pairs.made)
 
     def main_pass(self, subject: Subject, count: CountWords, seed: int = 0) -> ByHalf:
+        if self.treebank is None:
+            return {}
         return on_treebank(subject, self.treebank, self.confirm, self.frequencies, count, seed)
 
     def other_passes(self, subject: Subject, count: CountWords, seed: int) -> list[ByHalf]:
@@ -156,7 +168,7 @@ class RoleTexts(RoleData):
         return passes
 
     def main_words(self, subject: Subject) -> int:
-        return words_of_treebank(subject, self.treebank, self.confirm)
+        return words_of_treebank(subject, self.treebank or (), self.confirm)
 
     def other_words(self, subject: Subject) -> int:
         total = PROBED_WORDS + USUAL_WORDS if subject.kind == "decoder-self" else 0
@@ -173,12 +185,17 @@ class RoleTexts(RoleData):
     def examples(
         self, subject: Subject, found: pd.DataFrame, count: CountWords
     ) -> list[dict[str, Any]]:
-        return examples(subject, self.treebank, found, frequencies=self.frequencies, count=count)
+        trees = self.treebank or ()
+        return examples(subject, trees, found, frequencies=self.frequencies, count=count)
 
     def example_words(self) -> int:
-        return sum(len(sentence.words) for sentence in candidates_of(self.treebank))
+        return sum(len(sentence.words) for sentence in candidates_of(self.treebank or ()))
 
     def changed(self, seed: int) -> dict[str, RoleTexts]:
+        if self.treebank is None:
+            raise HeadwiseError(
+                "Controls are tested on a treebank, and none was given: name a file in CoNLL-U (--treebank FILE)."
+            )
         texts = {}
         for name, change in TEXT_CHANGES.items():
             # Another seed, so that two texts are not changed alike.
@@ -190,10 +207,13 @@ class RoleTexts(RoleData):
     def sampled(self) -> RoleTexts:
         """At most CONTROL_SENTENCES sentences of each treebank."""
         confirm = None if self.confirm is None else sample_sentences(self.confirm)
-        return replace(self, treebank=sample_sentences(self.treebank), confirm=confirm)
+        return replace(self, treebank=sample_sentences(self.treebank or ()), confirm=confirm)
 
     def few(self) -> RoleTexts:
-        sentences = list(islice(self.treebank, TIMED_TREES))
+        treebank = self.treebank
+        if treebank is None:
+            treebank = Treebank.read(write_treebank(scratch_folder() / "timed.conllu", TIMED_TREES))
+        sentences = list(islice(treebank, TIMED_TREES))
         # Eight sentences have no halves, so they confirm themselves.
         return RoleTexts(sentences, sentences)
 
@@ -208,22 +228,22 @@ class RoleTexts(RoleData):
         return lines
 
     def facts(self) -> dict[str, Any]:
-        assert isinstance(self.treebank, Treebank)
-        confirm = self.confirm
+        trees, confirm = self.treebank, self.confirm
         return {
-            "treebank": self.treebank.name,
-            "fingerprint": self.treebank.fingerprint,
+            "treebank": trees.name if isinstance(trees, Treebank) else None,
+            "fingerprint": trees.fingerprint if isinstance(trees, Treebank) else None,
             "confirmed_on": confirm.name if isinstance(confirm, Treebank) else "the other half",
         }
 
 
 def token_counts(
-    model: Model, training: AnyText | Mapping[int, int] | None
+    model: Model, training: AnyText | Given | Mapping[int, int] | None
 ) -> Mapping[int, int] | None:
     """How often each token id occurs in the source side of a text, or what is counted already."""
     if training is None or isinstance(training, Mapping):
         return training
-    return count_tokens(islice(source_sentences(training), COUNTED), model.tokenizer)
+    text = model.task.text_of(training)
+    return count_tokens(islice(source_sentences(text), COUNTED), model.tokenizer)
 
 
 def random_words(sentences: Sequence[Annotated], seed: int) -> list[Annotated]:

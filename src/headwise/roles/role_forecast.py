@@ -18,7 +18,7 @@ USUAL_TRIALS = 70  # of sets of heads: nobody knows beforehand which roles there
 
 def role_forecast(
     model: Model,
-    text: Treebank | AnyText,
+    text: Treebank | AnyText | None,
     *,
     confirm: Treebank | None = None,
     pairs: ParallelText | Text | LinkedText | None = None,

@@ -33,13 +33,14 @@ from headwise.heads import Head, Kind, Site, head_of
 from headwise.importance.ablation import RecordedBatch, trial_losses
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.untrained import sample_text
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
 from headwise.roles.role import category
 from headwise.roles.role_tests import Roles
 from headwise.statistics import ratio_interval
-from headwise.tasks import AnyText
+from headwise.tasks import AnyText, Given
 
 SENTENCES = 200  # of the text, that heads are switched off on, at most
 RANDOM_SETS = 20  # that a set is compared with, at most
@@ -113,9 +114,9 @@ class Experiment:
 
 
 def role_sets(
-    model: Model,
+    model: AnyModel,
     roles: Roles,
-    text: AnyText,
+    text: AnyText | Given,
     *,
     seed: int = 0,
     progress: Report | None = None,
@@ -125,17 +126,14 @@ def role_sets(
     roles: what `roles` found; heads should have been found on other text. progress: gets the share that is done; by
     default a bar. Where no head has a role, the table is empty. Raises HeadwiseError for a model that predicts nothing.
     """
-    for given, wanted, how in (
-        (model, Model, "hw.load(…)"),
-        (roles, Roles, "hw.roles(model, treebank)"),
-        (text, AnyText, "hw.Text.read(FILE) or hw.ParallelText.read(FILE, FILE)"),
-    ):
-        if not isinstance(given, wanted):
-            raise HeadwiseError(
-                f"role_sets takes a model, its roles and a text, and was given a {type(given).__name__} in place of what "
-                f"{how} makes."
-            )
+    if not isinstance(roles, Roles):
+        raise HeadwiseError(
+            f"role_sets takes a model, its roles and a text, and was given a {type(roles).__name__} in place of what "
+            "hw.roles(model, treebank) makes."
+        )
     check_seed(seed)
+    model = model_of(model)
+    text = model.task.text_of(text)
     check_sets(model, text)
     experiments = list(experiments_of(model, roles, seed))
     few = model.task.completed(sample_text(text, SENTENCES), progress)

@@ -15,7 +15,7 @@ import pandas as pd
 from headwise.attention import Discovery
 from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
-from headwise.data.text import ParallelText, Text
+from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
@@ -24,8 +24,9 @@ from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
+from headwise.loading import AnyModel, model_of
 from headwise.model import Model
-from headwise.progress import Report, silent
+from headwise.progress import Report, shown
 from headwise.result import Result
 from headwise.roles.alignment import LinkedText
 from headwise.roles.causal import needed_effects, no_effects
@@ -51,6 +52,7 @@ from headwise.roles.observation import (
 from headwise.roles.probe import AnswerSums, together
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
 from headwise.roles.role_data import RoleData, RoleTexts
+from headwise.tasks import Given
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 ROLE_TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
@@ -154,15 +156,15 @@ class Roles(Result):
 
 
 def roles(
-    model: Model,
-    text: Treebank | AnyText | str | PathLike[str],
+    model: AnyModel,
+    treebank: Treebank | AnyText | str | PathLike[str] | None = None,
     *,
-    confirm: Treebank | None = None,
-    pairs: ParallelText | Text | LinkedText | None = None,
-    training: AnyText | Mapping[int, int] | None = None,
+    confirm: Treebank | str | PathLike[str] | None = None,
+    pairs: ParallelText | LinkedText | Given | None = None,
+    training: AnyText | Given | Mapping[int, int] | None = None,
     untrained: int = 0,
     seed: int = 0,
-    progress: Report = silent,
+    progress: Report | None = None,
 ) -> Roles:
     """What each head does: every declared role test (`hw.role`), each with a baseline and an interval.
 
@@ -171,8 +173,9 @@ def roles(
     (docs/methods/roles.md). The encoder of an encoder-decoder is tested on the treebank, decoder and cross attention on
     sentence pairs; all heads of Whisper on speech with word times.
 
-    text: or its file; roles are found on one half of its documents and confirmed on the other, or on `confirm`. pairs:
-    for cross attention; a `LinkedText` has their reference links, for others eflomal draws them. training: the text the
+    treebank: or its file; roles are found on one half of its documents and confirmed on the other, or on `confirm`. A
+    causal language model needs none: then only its tests on tokens and texts of their own are made. For
+    Whisper it is speech. pairs: for cross attention; a `LinkedText` has their reference links, for others eflomal draws them. training: the text the
     model was trained on (or how often each token id occurs in it), which rare-token heads are tested by. untrained: how
     many randomly initialised models (`hw.untrained`) are tested as a control; then `.controls` also has the model on
     random words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises HeadwiseError for a model
@@ -180,35 +183,40 @@ def roles(
     """
     # Refused before the text is read, which may take minutes.
     check_seed(seed)
+    model = model_of(model)
     model.task.check_tokenizer()
     seeds = control_seeds(untrained, seed)
-    data = role_data(model, text, confirm, pairs, training)
+    data = role_data(model, treebank, confirm, pairs, training)
     total = total_words(model, data, untrained)
-    count = share_of_words(total, progress)
-    result = find_roles(model, data, seed, count)
-    result.signature = signature_of(model, **data.facts(), seed=seed)
-    if data.made:
-        result.warnings.append(f"Cross attention was tested on sentence pairs; {data.made}.")
-    result.examples = data.examples(subject_of(model), result.roles, count)
-    if seeds:
-        result.controls = run_control_tests(model, data, seeds, seed, count)
-    progress(1.0, f"{total:,} of {total:,} words")  # texts that were not needed are not read
+    with shown("roles", progress) as report:
+        count = share_of_words(total, report)
+        result = find_roles(model, data, seed, count)
+        result.signature = signature_of(model, **data.facts(), seed=seed)
+        if data.made:
+            result.warnings.append(f"Cross attention was tested on sentence pairs; {data.made}.")
+        result.examples = data.examples(subject_of(model), result.roles, count)
+        if seeds:
+            result.controls = run_control_tests(model, data, seeds, seed, count)
+        report(1.0, f"{total:,} of {total:,} words")  # texts that were not needed are not read
     return result
 
 
 def role_data(
     model: Model,
-    text: Treebank | AnyText | str | PathLike[str],
-    confirm: Treebank | None = None,
-    pairs: ParallelText | Text | LinkedText | None = None,
-    training: AnyText | Mapping[int, int] | None = None,
+    text: Treebank | AnyText | str | PathLike[str] | None,
+    confirm: Treebank | str | PathLike[str] | None = None,
+    pairs: ParallelText | LinkedText | Given | None = None,
+    training: AnyText | Given | Mapping[int, int] | None = None,
 ) -> RoleData:
     """What is given to `roles`, as heads are tested on it. Raises HeadwiseError for what the model does not read."""
     own = model.task.role_data(text, confirm, pairs, training)
     if isinstance(own, RoleData):
         return own
-    given: Any = Treebank.read(text) if isinstance(text, str | PathLike) else text
-    return RoleTexts.of(model, given, confirm, pairs, training)
+    trees: list[Any] = [
+        Treebank.read(given) if isinstance(given, str | PathLike) else given
+        for given in (text, confirm)
+    ]
+    return RoleTexts.of(model, *trees, pairs, training)
 
 
 def find_roles(

@@ -39,11 +39,16 @@ class OwnBatches:
         self.positions = dict[tuple[int, ...], int]()
         if isinstance(batches, Iterator) or not isinstance(batches, Sequence) or not batches:
             raise HeadwiseError(
-                f"A {type(batches).__name__} was given in place of text: give text, such as hw.Text.read(FILE), or a list "
-                "of batches, which are read several times, each with the tensors of the model's own forward."
+                f"A {type(batches).__name__} was given in place of text: give a file or a list of sentences or rows, or a "
+                "list of batches, which are read several times, each with the tensors of the model's own forward."
+            )
+        if not isinstance(batches[0], Mapping):
+            raise HeadwiseError(
+                f"A list of {type(batches[0]).__name__} was given, but {task.model_name} is {task.noun}: give "
+                f"{task.needs}, as a file, a list of sentences, or rows such as [(source, target), …]."
             )
         for batch in batches:
-            labels = batch.get("labels") if isinstance(batch, Mapping) else None
+            labels = batch.get("labels")
             if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() > 2:
                 raise HeadwiseError(
                     "A batch has no labels of whole numbers, one an example or one a token: give the tensors of the "

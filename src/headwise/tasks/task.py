@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from headwise.answers import Answers
 from headwise.attention import Discovery
 from headwise.data.store import AnyText
-from headwise.data.text import Text
+from headwise.data.text import made_text
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
@@ -33,13 +33,10 @@ Need = Literal["loss", "words", "text", "counterparts", "translations"]
 Output = Literal[
     "translation", "causal-lm", "masked-lm", "classification", "embedding", "transcription"
 ]
-Given = (
-    str | PathLike[str] | list[str] | list[tuple[str, str]]
-)  # in place of a text (`Task.text_of`)
+Given: TypeAlias = Any  # in place of a text (`Task.text_of`)
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
-FEW = 9  # sentences of a list that are looked at
 LONGEST_NAME = 200  # letters of a file's name
 MOST_SENTENCE_TOKENS = 512  # tokens of a sentence, where the model does not say less
 
@@ -134,27 +131,19 @@ class Task(ABC):
         return text_class.open(spec, cache=cache)
 
     def text_of(self, given: Any) -> Any:
-        """A text, of what a user has: one file, as `read` takes it; a list of sentences; or a list of pairs, (source,
-        target) or (text, label). Anything else stays as it is. Raises HeadwiseError for a file among sentences."""
+        """A text, of what a user has: a file or two, as `read` takes them, or what `made_text` makes one of. Anything else
+        stays as it is. Raises HeadwiseError for a sentence in place of a file."""
+        if isinstance(given, AnyText):
+            return given
+        if isinstance(given, str) and any(map(str.isspace, given)) and not is_file(given):
+            raise HeadwiseError(
+                f"'{given[:100]}' is no file: give a list, even of one sentence, ['…']."
+            )
         if isinstance(given, str | PathLike):
             return self.read(given)
-        if not isinstance(given, list) or not given:
-            return given
-        if all(isinstance(row, str) for row in given):
-            for line in given[:FEW]:
-                # For a name that is too long the file system raises an error in place of "no".
-                if "\n" not in line and len(line) < LONGEST_NAME and Path(line).is_file():
-                    raise HeadwiseError(
-                        f"A list of sentences was given, and '{line}' is a file: give one file, or read several, such as "
-                        "with hw.ParallelText.read(FILE, FILE)."
-                    )
-            return Text.from_lines(given)
-        make = getattr(self.text_class, "from_pairs", None) or getattr(
-            self.text_class, "from_rows", None
-        )
-        if make is not None and all(isinstance(row, tuple) and len(row) == 2 for row in given):
-            return make(given)
-        return given
+        if isinstance(given, list | tuple) and given and all(map(is_file, given)):
+            return self.read([*map(str, given)])
+        return made_text(given, self.text_class)
 
     def check(self, text: Any) -> None:
         """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
@@ -266,6 +255,13 @@ class Task(ABC):
     ) -> TrainingData:
         """`training_data` of a text that fits. Tasks with a loss say how; all others refuse."""
         raise self.no_loss()
+
+
+def is_file(name: Any) -> bool:
+    """Whether a user names a file that is there."""
+    if isinstance(name, str) and len(name) > LONGEST_NAME:
+        return False  # for such a name the file system raises an error in place of "no"
+    return isinstance(name, str | PathLike) and Path(name).is_file()
 
 
 def source_sentences(text: Any) -> Iterator[str]:
