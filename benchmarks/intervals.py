@@ -39,7 +39,7 @@ from headwise.statistics import auroc_interval, over_seeds, rank_interval, t_mar
 
 UNITS = (2, 3, 5, 10, 30, 200)
 COLUMNS = 50  # heads that share the lengths of one text
-START = "<!-- made by benchmarks/intervals.py -->"
+START = "<!-- intervals: made by benchmarks/intervals.py -->"
 END = "<!-- end -->"
 
 Random = np.random.Generator

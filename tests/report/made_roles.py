@@ -131,7 +131,7 @@ def role_scores(heads: HeadMap) -> pd.DataFrame:
             low = draw.uniform(0.2, 0.9) * (3 if math.isnan(chance) else chance)
             value = ROLES.get((head.layer, head.head, measure), low)
             ends = (max(value - 0.03, 0), min(value + 0.03, 1))
-            rows.append((*head, measure, round(value, 4), *ends, 812, chance))
+            rows.append((*head, measure, round(value, 4), *ends, 812, chance, 60))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -136,7 +136,7 @@ class TestMasked:
                 found[tuple(whole.tolist())] = labels[:length].tolist()
             return found
 
-        text = [" ".join(LETTERS[first:]) for first in range(10)]
+        text = [" ".join(LETTERS[first : first + 7]) for first in range(10)]
         whole = hidden(text)
         assert hidden(text[::-1]) == whole and len(whole) == 10
         part = hidden(text[5:])

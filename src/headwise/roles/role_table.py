@@ -14,8 +14,13 @@ cross = partial(role.row, data=("pairs",), kinds=("cross",), example=None)
 
 def of_language_models(name: str, **facts: Any) -> None:
     """A role that only language models are expected to have, and that no sentence can show."""
-    usual = {"kinds": ("decoder-self",), "threshold": 0.5, "example": None}
-    chance(name, expected={"language model": (name,)}, **{**usual, **facts})
+    usual = {
+        "kinds": ("decoder-self",),
+        "threshold": 0.5,
+        "example": None,
+        "expected": {"language model": (name,)},
+    }
+    chance(name, **{**usual, **facts})
 
 
 cross(
