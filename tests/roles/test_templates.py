@@ -125,7 +125,9 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
     for output, moves, suppresses in cases:
         found = score(question, weights, where, output)
         wanted = {"name-mover": moves, "copy-suppression": suppresses, "s-inhibition": [0, 1]}
-        assert found == wanted
+        # of names that are not written for or against, one is the lowest by rounding
+        for name, values_of_heads in wanted.items():
+            assert found[name] == pytest.approx(values_of_heads, abs=0.1), name
     assert max(baselines(question).values()) < 0.5
     # A head that looks back by a fixed number of words is no better than the baseline.
     for offset in range(1, 9):
