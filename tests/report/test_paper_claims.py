@@ -74,8 +74,18 @@ def test_the_best_model_is_chosen_by_other_text_than_the_one_it_is_reported_on(
 
     def lost(table: pd.DataFrame) -> pd.DataFrame:
         for setting, on_test, on_dev in ((half[0], -0.1, 30.0), (half[1], -0.6, 36.0)):
-            test = {"setting": [setting], "measure": "bleu", "reference": "full", "split": "test"}
-            dev = {"setting": [setting], "measure": "bleu", "reference": "", "split": "dev"}
+            test: dict[str, Any] = {
+                "setting": [setting],
+                "measure": "bleu",
+                "reference": "full",
+                "split": "test",
+            }
+            dev: dict[str, Any] = {
+                "setting": [setting],
+                "measure": "bleu",
+                "reference": None,
+                "split": "dev",
+            }
             table = cells((on_test, on_test - 0.1, on_test + 0.1, 0.5), **test)(table)
             table = cells((on_dev, on_dev - 1, on_dev + 1, None), **dev)(table)
         return table
