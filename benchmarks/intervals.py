@@ -21,7 +21,7 @@ import argparse
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -111,6 +111,10 @@ Sums = Callable[[Random, np.ndarray, int], np.ndarray]
 def in_rounds(texts: int) -> range:
     """The numbers of rounds of COLUMNS texts each."""
     return range(-(-texts // COLUMNS))
+
+
+def arrays(ends: tuple[float, float]) -> Ends:
+    return np.array(ends[0]), np.array(ends[1])
 
 
 def together(parts: list[Ends], truth: float) -> Simulated:
@@ -255,7 +259,7 @@ def heads_ranked(random: Random, units: int, texts: int) -> Simulated:
         one = random.normal(size=units)
         other = CORRELATED * one + (1 - CORRELATED**2) ** 0.5 * random.normal(size=units)
         places = [np.argsort(np.argsort(each)) for each in (one, other)]
-        parts.append(tuple(map(np.array, rank_interval(float(np.corrcoef(*places)[0, 1]), units))))
+        parts.append(arrays(rank_interval(float(np.corrcoef(*places)[0, 1]), units)))
     return together(parts, spearman_of(CORRELATED))
 
 
@@ -269,7 +273,7 @@ def areas(distance: float) -> Simulation:
             ours = random.normal(distance, 1, positives)
             rest = random.normal(0, 1, units - positives)
             value = float((ours[:, None] > rest).mean())
-            parts.append(tuple(map(np.array, auroc_interval(value, positives, len(rest)))))
+            parts.append(arrays(auroc_interval(value, positives, len(rest))))
         return together(parts, float(norm.cdf(distance / 2**0.5)))
 
     return simulate
@@ -340,7 +344,7 @@ def seeds(apart: float) -> Simulation:
             models = apart / count**0.5 * random.normal(size=(units, 1))
             answers = models + shared + 0.5 * random.normal(size=(units, count))
             ends = over_seeds(answers.mean(1), answers @ table.T / count, count)
-            parts.append(tuple(map(np.array, ends)))
+            parts.append(arrays(ends))
         return together(parts, 0.0)
 
     return simulate
@@ -404,7 +408,7 @@ INTERVALS = (
 
 def coverage(texts: int, units: tuple[int, ...] = UNITS) -> pd.DataFrame:
     """The table: a row per interval, data and number of units."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     name = ""
     for each in INTERVALS:
         name = each.name or name
