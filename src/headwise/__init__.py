@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
-    from headwise.pruning.prune import prune
     from headwise.roles.alignment import LinkedText
     from headwise.roles.alignment_heads import AlignmentHeads, align
     from headwise.roles.lost_words import LostWords, lost_words
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from headwise.roles.role_sets import RoleSets, role_sets
     from headwise.roles.role_tests import Roles, roles
     from headwise.speech.recordings import Speech
+    from headwise.study.prune import prune
 
     __version__: str
 else:
@@ -99,7 +99,7 @@ else:
         "roles.role": ("role",),
         "importance.interactions": ("Interactions", "interactions"),
         "importance.measures": ("measure",),
-        "pruning.prune": ("prune",),
+        "study.prune": ("prune",),
         "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
