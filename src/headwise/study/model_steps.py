@@ -109,7 +109,11 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
     recipe = run.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
     dev = model.task.training_data(run.dev_of_training, recipe.batch_tokens, limit=limit)
-    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
+
+    def say(line: str) -> None:
+        run.progress.say(f"  {line}")
+
+    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress, say)
 
 
 def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
