@@ -425,6 +425,7 @@ def bleu_drops(model: Model, batches: Batches) -> Measurement:
                 "low": drop.low,
                 "high": drop.high,
                 "n": len(sources),
+                "units": drop.units,
             }
         )
         batches.progress(len(rows) * state.num_processes / len(heads), f"without {head}")

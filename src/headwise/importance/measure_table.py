@@ -98,6 +98,15 @@ gradient(
     in_all=False,
     cost={"forwards": 3.5},
 )
+measure.row(
+    "attribution.direct",
+    home="gradient:direct_measure",
+    title="direct logit attribution",
+    caption="what the head itself adds to the log likelihood or logit difference, to first order, in nats a token",
+    source="Elhage et al. 2021; Wang et al. 2023, section 3.1",
+    needs=("loss", "weights"),
+    cost={"forwards": 2.0},
+)
 
 # rule: title, source, how many times as long as the quickest
 for rule, (title, source, times) in {
