@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
+    from headwise.importance.effects import Effects, effects
     from headwise.importance.interactions import Interactions, interactions
     from headwise.importance.measures import measure
     from headwise.importance.scores import Scores, score
@@ -97,6 +98,7 @@ else:
         "roles.matching": ("Matches", "match"),
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.role": ("role",),
+        "importance.effects": ("Effects", "effects"),
         "importance.interactions": ("Interactions", "interactions"),
         "importance.measures": ("measure",),
         "study.prune": ("prune",),
@@ -153,6 +155,8 @@ __all__ = [
     "LinkedText",
     "untrained",
     "interactions",
+    "effects",
+    "Effects",
     "align",
     "match",
     "Matches",

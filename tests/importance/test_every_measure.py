@@ -22,6 +22,7 @@ from headwise.importance.gradient import GRADIENTS, direct_attributions, gradien
 from headwise.importance.integrated_gradients import integrated_gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
+from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums
 from headwise.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, broken, state, where, worded
@@ -29,7 +30,7 @@ from refusals import refuses
 
 Batches = Iterable[dict[str, Tensor]]
 Measure = Callable[[PreTrainedModel, Discovery, Batches], Any]
-WITHOUT_PAIRS = [name for name in ABLATIONS if name != "ablation.counterpart"]
+WITHOUT_PAIRS = [name for name in ABLATIONS if "counterparts" not in measure[name].needs]
 SUMS: dict[str, Measure] = {
     "ablation": lambda *given: ablate(*given, WITHOUT_PAIRS),
     "gradients": gradients,

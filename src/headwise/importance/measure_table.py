@@ -190,6 +190,14 @@ ablation(
     in_all=False,
 )
 ablation(
+    "ablation.restored",
+    title="activation patching, denoising",
+    caption="what the corrupted prompt's logit difference gains when the head gives its output for the clean one, a prompt",
+    source="Meng et al. 2022; Heimersheim and Nanda 2024",
+    needs=("loss", "counterparts"),
+    in_all=False,
+)
+ablation(
     "ablation.uniform",
     title="uniform ablation",
     caption="what the loss gains when the head attends to all keys alike, in nats a token",
