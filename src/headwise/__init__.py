@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
-    from headwise.pruning.prune import prune
     from headwise.roles.alignment import LinkedText
     from headwise.roles.alignment_heads import AlignmentHeads, align
     from headwise.roles.lost_words import LostWords, lost_words
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from headwise.roles.role_sets import RoleSets, role_sets
     from headwise.roles.role_tests import Roles, roles
     from headwise.speech.recordings import Speech
+    from headwise.study.prune import prune
 
     __version__: str
 else:
@@ -101,7 +101,7 @@ else:
         "importance.effects": ("Effects", "effects"),
         "importance.interactions": ("Interactions", "interactions"),
         "importance.measures": ("measure",),
-        "pruning.prune": ("prune",),
+        "study.prune": ("prune",),
         "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
