@@ -32,6 +32,7 @@ from headwise.folders import write_text
 from headwise.heads import HeadMap, Site
 from headwise.importance.curves import Curve, area_rows, curve_steps
 from headwise.importance.faithfulness import agreement
+from headwise.importance.ranks import spearman
 from headwise.importance.sums import SentenceSums
 from headwise.qualities import ACCURACY, BLEU, PERPLEXITY, SIMILARITY
 from headwise.roles.probe import value_interval
@@ -258,8 +259,8 @@ def heads_ranked(random: Random, units: int, texts: int) -> Simulated:
     for _ in range(texts):
         one = random.normal(size=units)
         other = CORRELATED * one + (1 - CORRELATED**2) ** 0.5 * random.normal(size=units)
-        places = [np.argsort(np.argsort(each)) for each in (one, other)]
-        parts.append(arrays(rank_interval(float(np.corrcoef(*places)[0, 1]), units)))
+        value = float(spearman(one[None], other[None])[0])
+        parts.append(arrays(rank_interval(value, units)))
     return together(parts, spearman_of(CORRELATED))
 
 
