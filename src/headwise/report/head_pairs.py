@@ -54,7 +54,7 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def interaction_map(pairs: pd.DataFrame) -> Figure:
     """Heads × heads: the interaction of every pair on the screening sentences; frames mark the
-    pairs that were measured and whose interval excludes 0."""
+    pairs that were measured and are sure among all of them."""
     rows = [(head_of(row), head_of(row, "other_"), row) for row in pairs.to_dict("records")]
     heads = sorted({head for one, other, _ in rows for head in (one, other)}, key=model_order)
     size = len(heads)
