@@ -44,6 +44,7 @@ from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import WITHIN, CountedGates, settle_share
 from headwise.pruning.top_k import TopGates
 from headwise.tasks import AnyText, Given, held_out
+from headwise.tasks.own_translations import LIKE_OWN
 from headwise.training.trainer import TrainingRun
 from headwise.units import left_by_step, refuse_counts, units
 
@@ -120,8 +121,10 @@ def prune(
             if "label_smoothing" not in how.model_fields_set:
                 how = how.model_copy(update={"label_smoothing": 0.0})
             data = model.task.training_data(train, how.batch_tokens)
-            chosen_on = model.task.dev_of_training(train, chosen_on)
-            dev_data = model.task.training_data(chosen_on, how.batch_tokens)
+            own_dev = model.task.dev_of_training(train, chosen_on)
+            if own_dev is not chosen_on and not train.made:
+                warnings.warn(LIKE_OWN, stacklevel=2)
+            dev_data = model.task.training_data(own_dev, how.batch_tokens)
             run = TrainingRun(data, dev_data, how, Path(work or scratch), seed, report)
             if isinstance(options, Greedy):
                 # The heads are gone already: `tune` removes no more, and trains a copy.
