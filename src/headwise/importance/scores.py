@@ -211,7 +211,9 @@ class Scores(Result):
     """What every head is worth, by one measure or several.
 
     table: one row a head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
-    tokens it is a mean of), baseline (the mean of the layer in untrained controls). signature: how the table was made,
+    tokens it is a mean of), baseline (the mean of the layer in untrained controls), units (sentences or documents of one
+    length that say as much as those of the interval), p. In bfloat16 (`dtype` in the signature) a value has the rounding
+    of that model: ranks of ablation are those of float32 within the intervals. signature: how the table was made,
     what it left out and why, and the seconds of each pass. relevance: where the relevance of each rule went, as shares.
     faithfulness, curves: which score ranks heads as exact ablation does (docs/methods/judge.md). controls: the rows of
     untrained controls (docs/methods/controls.md). The last three are None where they were not asked for.
