@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
 
 import headwise as hw
-from conftest import Call
 from tasks.askers import asker, embedder, sentences
 from tasks.hearers import hearer, recordings
 from tasks.test_classifiers import classifier
@@ -243,7 +243,11 @@ def test_there_are_sixty_or_more() -> None:
 
 @pytest.mark.parametrize(("words", "answer"), MISTAKES, ids=[words for words, _ in MISTAKES])
 def test_a_mistake_is_answered(
-    words: str, answer: str, shop: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    words: str,
+    answer: str,
+    shop: Path,
+    call: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(shop)
     monkeypatch.setenv("COLUMNS", "300")
