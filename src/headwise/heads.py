@@ -36,7 +36,7 @@ HOOKED: dict[str, Kind] = {
     "decoder.cross_attn": "cross",
 }
 Row = dict[str, Any]  # of a table, by column
-COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline")
+COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline", "units")
 
 
 class Head(NamedTuple):

@@ -78,7 +78,8 @@ def test_alone_as_among_all(everything: hw.Scores, measure: str) -> None:
     assert [hw.Head(*row) for row in heads] == list(seen)
     assert alone.value.notna().all() and (alone.n > 0).all()
     if not measure.startswith("gating") and measure != "gradient.batch":  # one batch
-        assert (alone.low <= alone.high).all()
+        few = alone.units < 6
+        assert (alone.low[~few] <= alone.high[~few]).all() and alone.low[few].isna().all()
 
 
 def test_the_table_of_all_measures(everything: hw.Scores) -> None:
@@ -200,8 +201,8 @@ def test_it_is_what_removing_the_head_costs() -> None:
         rest = hw.HeadMask.full(model.heads).without([hw.Head(row.kind, row.layer, row.head)])
         both = [model.remove(rest).translate(sources), whole]
         drop = translation_answers(both, whole).change(1)
-        expected = drop.value, drop.low, drop.high
-        assert (row.value, row.low, row.high) == pytest.approx(expected)
+        assert (row.value, row.units) == pytest.approx((drop.value, drop.units))
+        assert (drop.low, drop.high) == (None, None) and np.isnan([row.low, row.high]).all()
 
 
 def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None:

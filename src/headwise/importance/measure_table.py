@@ -98,6 +98,15 @@ gradient(
     in_all=False,
     cost={"forwards": 3.5},
 )
+measure.row(
+    "attribution.direct",
+    home="gradient:direct_measure",
+    title="direct logit attribution",
+    caption="what the head itself adds to the log likelihood or logit difference, to first order, in nats a token",
+    source="Elhage et al. 2021; Wang et al. 2023, section 3.1",
+    needs=("loss", "weights"),
+    cost={"forwards": 2.0},
+)
 
 # rule: title, source, how many times as long as the quickest
 for rule, (title, source, times) in {
@@ -177,6 +186,14 @@ ablation(
     title="activation patching",
     caption="what the logit difference loses when the head gives its output for the corrupted prompt, a prompt",
     source="Vig et al. 2020; Wang et al. 2023, section 3.1",
+    needs=("loss", "counterparts"),
+    in_all=False,
+)
+ablation(
+    "ablation.restored",
+    title="activation patching, denoising",
+    caption="what the corrupted prompt's logit difference gains when the head gives its output for the clean one, a prompt",
+    source="Meng et al. 2022; Heimersheim and Nanda 2024",
     needs=("loss", "counterparts"),
     in_all=False,
 )

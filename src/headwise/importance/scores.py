@@ -266,7 +266,7 @@ class Scores(Result):
         heads = self.of(name)  # in the order of the table
         rows = self.table[self.table["measure"] == name].assign(head=list(map(str, heads)))
         ranked = rows.sort_values("value", ascending=False, kind="stable", ignore_index=True)
-        return ranked[["head", "value", "low", "high", "n"]].head(count)
+        return ranked[["head", "value", "low", "high", "n", "units"]].head(count)
 
     def matrix(self, kind: Kind, name: str | None = None) -> np.ndarray:
         """The values of one kind of heads by one measure, the first by default: layers x heads, NaN where a layer has

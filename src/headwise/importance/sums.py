@@ -156,14 +156,16 @@ class SentenceSums:
         return sums
 
     def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
-        """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
+        """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise. units: of the
+        interval (`effective_units`)."""
         out: list[dict[str, Any]] = []
         for site, sums, counts in self.layers(measure):
             # of the text, not the mean of sentences: a long sentence has more tokens
             value = self.scaled(sums.sum(0) / counts.sum())
             # scaled in each resample, because the other heads of the layer vary as well
             drawn = self.scaled(bootstrap(sums, counts, seed))
-            low, high = interval(drawn, effective_units(counts))
+            units = float(effective_units(counts))
+            low, high = interval(drawn, units)
             for head in range(self.heads.count(site)):
                 out.append(
                     {
@@ -173,6 +175,7 @@ class SentenceSums:
                         "low": low[head],
                         "high": high[head],
                         "n": int(counts.sum()),
+                        "units": units,
                     }
                 )
         return out

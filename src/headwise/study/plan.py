@@ -88,7 +88,9 @@ class DataSection(Strict):
         "read once, at the end, for the reported numbers. Without it the report has dev numbers only",
     )
     embedded: Embedded | None = option(
-        None, "use the embedded corpus in place of the three texts", page="corpus.md"
+        None,
+        "use the embedded corpus in place of the three texts",
+        page="data.md#the-embedded-corpus",
     )
 
     @property
