@@ -267,3 +267,22 @@ def test_measures_whose_zero_is_no_effect_have_p() -> None:
     table = hw.score(asker("gpt2"), lines(8), ["confidence", "ablation", "attribution.zero"]).table
     has = table.groupby("measure")["p"].count()
     assert dict(has) == {"ablation.zero": 8, "attribution.zero": 8, "confidence": 0}
+
+
+def test_ranks_of_two_halves_and_of_two_texts() -> None:
+    """The order of a random model repeats by confidence; agreement is Spearman's correlation with its interval."""
+    model = asker("gpt2")
+    one = hw.score(model, lines(40), ["confidence", "ablation"])
+    other = hw.score(model, lines(40, seed=7), ["ablation", "gradient"])
+    assert set(one.signature["repeats"]) == {"confidence", "ablation.zero"}
+    assert 0.5 < one.signature["repeats"]["confidence"] <= 1
+    assert any("ranks repeat" in line for line in one.lines())
+    (row,) = one.agreement(other).to_dict("records")
+    values = [list(scores.of("ablation.zero").values()) for scores in (one, other)]
+    assert row["measure"] == "ablation.zero" and row["n"] == 8
+    assert row["value"] == pytest.approx(spearmanr(*values)[0])
+    assert row["low"] < row["value"] < row["high"]
+    refuses(
+        lambda: one.agreement(hw.score(asker("marian"), pairs(4), ["confidence"])),
+        "the same … heads",
+    )

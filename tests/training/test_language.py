@@ -8,13 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, normalizers
 from torch import Tensor
+from transformers import CTRLTokenizer
 
 from attention.families import tiny
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.training.language import MASKED, Lines, Packed
-from headwise.training.token_batches import IGNORED
+from headwise.training.token_batches import IGNORED, key
 from training.letters import END, LETTERS, MASK, PAD, START, letters
 
 
@@ -204,6 +206,12 @@ class TestPacked:
         data = Packed(Text.from_lines(["a b"]), letters(), 512, causal=True)
         assert len(data) == 1 and data.length == 4
 
+    def test_a_tokenizer_that_makes_no_tokens(self) -> None:
+        mute = letters("$A")
+        mute.backend_tokenizer.normalizer = normalizers.Replace(Regex("."), "")
+        with pytest.raises(HeadwiseError, match=r"no tokens of 'lines': give other text"):
+            Packed(Text.from_lines(["a b"]), mute, 8, causal=True).once(tiny("gpt2"), 8)
+
     def test_hidden_tokens_differ_by_epoch_and_not_by_run(self) -> None:
         text, tokenizer = Text.from_lines([" ".join(LETTERS)] * 20), letters()
         data = Packed(text, tokenizer, 40, causal=False)
@@ -248,3 +256,18 @@ class TestPacked:
         assert len([*tmp_path.glob("*.arrow")]) == 1
         assert rows[0] == rows[1][:5]
         assert rows[1] == rows[2]
+
+
+def test_ids_of_slow_tokenizers_of_one_vocabulary_are_kept_apart(tmp_path: Path) -> None:
+    """Their merges differ, so a text has other ids."""
+    made = []
+    for number, merge in enumerate(("a b</w>", "b a</w>")):
+        vocabulary = tmp_path / "vocab.json"
+        vocabulary.write_text('{"<unk>": 0, "a@@": 1, "b": 2, "ab": 3}')
+        merges = tmp_path / f"merges-{number}.txt"
+        merges.write_text(f"#version: 0.2\n{merge} 1\n")
+        made.append(CTRLTokenizer(str(vocabulary), str(merges)))
+    one, other = made
+    text = Text.from_lines(["ab"])
+    assert one.get_vocab() == other.get_vocab() and one("ab") != other("ab")
+    assert key(text, one) == key(text, one) != key(text, other)

@@ -219,6 +219,10 @@ class Packed(TrainingData):
         self.stream = pa.chunked_array(
             [chunk.flatten() for chunk in dataset.data.column("ids").chunks]
         )
+        if not len(self.stream):
+            raise HeadwiseError(
+                f"The tokenizer makes no tokens of '{text.name}': give other text, or the model's own tokenizer."
+            )
         self.length = min(length, len(self.stream))
         self.longest = np.full(-(-len(self.stream) // self.length), self.length)
 
