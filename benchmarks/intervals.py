@@ -76,7 +76,8 @@ def words(random: Random, units: int) -> np.ndarray:
 
 def documents(random: Random, units: int) -> np.ndarray:
     """Log-normal: a tenth of the documents has 4 times the median, or more."""
-    return np.ceil(20 * np.exp(random.normal(0, 1, units)))
+    lengths: np.ndarray = np.ceil(20 * np.exp(random.normal(0, 1, units)))
+    return lengths
 
 
 # Sums over units: of units of some lengths, in so many columns; their true mean is 0
@@ -86,7 +87,8 @@ def normal(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
     """Sentences differ, and so do their tokens."""
     shape = (len(lengths), columns)
     of_units = 0.2 * lengths[:, None] * random.normal(size=shape)
-    return of_units + 0.5 * np.sqrt(lengths)[:, None] * random.normal(size=shape)
+    sums: np.ndarray = of_units + 0.5 * np.sqrt(lengths)[:, None] * random.normal(size=shape)
+    return sums
 
 
 def rare(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
@@ -97,13 +99,15 @@ def rare(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
 
 def skewed(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
     """Exponential: a few sentences cost much, most a little less than nothing."""
-    return lengths[:, None] * (random.exponential(1, (len(lengths), columns)) - 1)
+    sums: np.ndarray = lengths[:, None] * (random.exponential(1, (len(lengths), columns)) - 1)
+    return sums
 
 
 def heavy(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
     """Log-normal: one sentence of 30 costs as much as all others."""
     drawn = np.exp(random.normal(0, 1, (len(lengths), columns)))
-    return lengths[:, None] * (drawn - np.exp(0.5))
+    sums: np.ndarray = lengths[:, None] * (drawn - np.exp(0.5))
+    return sums
 
 
 Sums = Callable[[Random, np.ndarray, int], np.ndarray]

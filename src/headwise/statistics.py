@@ -64,13 +64,15 @@ def expanded_quantile(units: np.ndarray) -> np.ndarray:
 def accelerated(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """How far out of a standard normal distribution the accelerated percentile is that stands for −q."""
     beyond = q - a
-    return beyond / np.maximum(1 + a * beyond, NEARLY_NOTHING) - a
+    reach: np.ndarray = beyond / np.maximum(1 + a * beyond, NEARLY_NOTHING) - a
+    return reach
 
 
 def decelerated(z: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The q that `accelerated` takes to z."""
     beyond = z + a
-    return beyond / np.maximum(1 - a * beyond, NEARLY_NOTHING) + a
+    q: np.ndarray = beyond / np.maximum(1 - a * beyond, NEARLY_NOTHING) + a
+    return q
 
 
 def skewness(draws: np.ndarray) -> np.ndarray:

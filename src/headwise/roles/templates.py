@@ -169,7 +169,7 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
     lowers the logit of that name most. Both are left out without a readout. Baseline: the best rule of `pointing`; names
     are in both orders and at many distances. first: the first subword of each name.
     """
-    measures = {"s-inhibition": ("s",)}
+    measures: dict[str, tuple[str, ...]] = {"s-inhibition": ("s",)}
     if readout:
         measures |= {"name-mover": ("io",), "copy-suppression": ("io", "s", "first s")}
     ends = [len(text.words) - 1 for text in passage.sentences]
