@@ -67,11 +67,13 @@ def ones(random: Random, units: int) -> np.ndarray:
 
 
 def sentences(random: Random, units: int) -> np.ndarray:
-    return random.integers(3, 30, units).astype(float)
+    lengths: np.ndarray = random.integers(3, 30, units).astype(float)
+    return lengths
 
 
 def words(random: Random, units: int) -> np.ndarray:
-    return random.integers(1, 8, units).astype(float)
+    lengths: np.ndarray = random.integers(1, 8, units).astype(float)
+    return lengths
 
 
 def documents(random: Random, units: int) -> np.ndarray:
@@ -94,7 +96,8 @@ def normal(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
 def rare(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
     """A tenth of the words is right, by either of two heads."""
     right = random.binomial(1, 0.1, (2, len(lengths), columns))
-    return (right[0] - right[1]).astype(float)
+    sums: np.ndarray = (right[0] - right[1]).astype(float)
+    return sums
 
 
 def skewed(random: Random, lengths: np.ndarray, columns: int) -> np.ndarray:
