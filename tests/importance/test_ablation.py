@@ -95,9 +95,13 @@ def twin(
         elif measure == "ablation.mean":
             output[0, q, head] = torch.cat([seen.output[0, :, head] for seen in others]).mean(0)
         elif measure == "ablation.position-mean":
-            there = [seen.output[0, q, head] for seen in others if seen.output.shape[1] > q]
+            there = [
+                seen.output[0, q, head]
+                for seen in others
+                if seen.output.shape[1] > q and seen is not own
+            ]
             every = torch.cat([seen.output[0, :, head] for seen in others])
-            output[0, q, head] = torch.stack(there).mean(0) if len(there) > 1 else every.mean(0)
+            output[0, q, head] = torch.stack(there).mean(0) if there else every.mean(0)
         elif measure == "ablation.example":
             output[0, q, head] = following.output[0, q % following.output.shape[1], head]
         else:

@@ -124,6 +124,26 @@ class TestMasked:
                 "batches change nothing"
             )
 
+    def test_a_sentence_hides_the_same_tokens_in_any_part_and_order_of_the_text(self) -> None:
+        """They used to go by the line's number, so that scores of a masked model changed with the order of lines."""
+
+        def hidden(text: list[str]) -> dict[tuple[int, ...], list[int]]:
+            batch = only(lines(*text, causal=False))
+            found = {}
+            for ids, mask, labels in zip(
+                batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True
+            ):
+                length = int(mask.sum())
+                whole = torch.where(labels != IGNORED, labels, ids)[:length]
+                found[tuple(whole.tolist())] = labels[:length].tolist()
+            return found
+
+        text = [" ".join(LETTERS[first : first + 7]) for first in range(10)]
+        whole = hidden(text)
+        assert hidden(text[::-1]) == whole and len(whole) == 10
+        part = hidden(text[5:])
+        assert part == {row: whole[row] for row in part} and len(part) == 5
+
     def test_a_sentence_of_special_tokens_asks_for_nothing(self) -> None:
         data = lines("! ?", "a", causal=False)
         assert len(data) == 1 and data.left_out["without a token to predict"] == 1

@@ -36,7 +36,12 @@ from headwise.heads import HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs, swapped
 from headwise.importance.gradient import refuse_unsound, sound
-from headwise.importance.mean_outputs import mean_outputs, position_means, positions
+from headwise.importance.mean_outputs import (
+    PositionMeans,
+    mean_outputs,
+    position_means,
+    positions,
+)
 from headwise.importance.passes import Measurement
 from headwise.importance.paths import Receivers, along_paths
 from headwise.importance.processes import failing_together, gather_batches
@@ -52,6 +57,7 @@ from headwise.tasks.objective import (
     inputs_of,
     losses_of,
     on_device,
+    query_masks,
     token_masks,
 )
 
@@ -69,7 +75,7 @@ class RecordedBatch:
 
     losses B and asked B (tokens) by sentence; places: where they are predicted; there: by side, where a token is (B S
     and B T). By site, where they are asked for: corrupted, the heads' outputs for the corrupted prompts, B Q H D; means
-    and position_means, their mean outputs over the text, H D and N H D.
+    and position_means, their mean outputs over the text, H D and at each position.
     """
 
     model: nn.Module
@@ -82,7 +88,7 @@ class RecordedBatch:
     kept: ForwardRecord
     corrupted: Mapping[Site, Tensor] = field(default_factory=dict)
     means: Mapping[Site, Tensor] = field(default_factory=dict)
-    position_means: Mapping[Site, Tensor] = field(default_factory=dict)
+    position_means: Mapping[Site, PositionMeans] = field(default_factory=dict)
 
     @cached_property
     def next_sentences(self) -> Tensor:
@@ -185,7 +191,9 @@ def ablation_measures(
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
     sample = Sample(batches, batches.time_limit, seed)
-    sums = ablate(model.hf, model.discovery, sample.batches, names, enough=sample.enough)
+    sums = ablate(
+        model.hf, model.discovery, sample.batches, names, sample.beginning(), sample.enough
+    )
     for name in names:
         sums[name] = sums[name].by_document(sample.batches.documents)
     return Measurement(sums, samples={name: sample.facts(sums[name]) for name in names})
@@ -196,6 +204,7 @@ def ablate(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
+    first: Iterable[Mapping[str, Tensor]] | None = None,
     enough: Callable[[Mapping[str, SentenceSums]], bool] = lambda collected: False,
     receivers: Receivers | None = None,
 ) -> dict[str, SentenceSums]:
@@ -204,8 +213,8 @@ def ablate(
     ablation.zero: by zero (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer are
         set to zero (section 3.3).
     ablation.mean: by its mean output over all query tokens of the text, from a first pass.
-    ablation.position-mean: by its mean output at the same position of all sentences, counted from their first token; at
-        a position that only one sentence reaches, by the mean over all query tokens.
+    ablation.position-mean: by its mean output at the same position of all other sentences, counted from their first
+        token; at a position that only one sentence reaches, by the mean over all query tokens.
     ablation.example: by its output for the next sentence of the batch, at the same position modulo that sentence's
         length. A sentence alone in its batch is left out, and `n` is smaller.
     ablation.counterpart: by its output for the corrupted prompt, at the same position (activation patching from corrupted
@@ -214,15 +223,16 @@ def ablate(
         output is replaced by that for the clean prompt.
     ablation.uniform: by its output with uniform weights on all visible keys.
 
-    enough: is asked after each batch, with the sums so far, whether to stop. receivers: what the change of a head may
-    reach; by default all that follows. Evaluation mode, no gradients. Raises
-    HeadwiseError for values that are not finite.
+    first: what mean outputs are of, where that is not all batches. enough: is asked after each batch, with the sums so
+    far, whether to stop. receivers: what the change of a head may reach; by default all that follows. Evaluation mode,
+    no gradients. Raises HeadwiseError for values that are not finite.
     """
     measures = tuple(measures)
     with evaluating(model), torch.no_grad():
         added: dict[str, Any] = {}
-        # only the second reading reports its progress
-        first = unreported_batches(batches)
+        if first is None:
+            # only the second reading reports its progress
+            first = unreported_batches(batches)
         if "ablation.mean" in measures:
             added["means"] = mean_outputs(model, discovery, first)
         if "ablation.position-mean" in measures:
@@ -379,11 +389,12 @@ def one_by_one(
 
 
 def position_mean_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
-    places = positions(batch.there[sides_of_site(call.site)[0]])
-    mean = batch.position_means[call.site][:, head].to(
-        call.output.device
-    )  # sums stay with the processor
-    return with_others(call, head, mean[places])
+    side = sides_of_site(call.site)[0]
+    places = positions(batch.there[side])
+    # tokens that an earlier window has are in no mean
+    counted = query_masks(batch.tensors)[side]
+    means = batch.position_means[call.site]
+    return with_others(call, head, means.of_others(call.output[:, :, head], places, counted, head))
 
 
 def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:

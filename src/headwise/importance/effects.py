@@ -22,7 +22,7 @@ from headwise.importance.sums import Sums, joined, to_numpy
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
-from headwise.statistics import largest_t_p, means_with_intervals, ratio_interval
+from headwise.statistics import means_with_intervals, ratio_interval
 from headwise.tasks import AnyText, Given, OwnInputs
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import losses_of, on_device
@@ -47,8 +47,8 @@ class Effects(TableResult):
     """What a change of each head does.
 
     table: one row a head, columns EFFECTS: the effect with its 95 % interval and its two-sided p, corrected over the
-    heads (`largest_t_p`); of prompts in pairs also its share of the gap between the clean and the corrupted prompts; n
-    tokens, or prompts. signature: how it was made, of prompts in pairs with the `gap`.
+    heads; of prompts in pairs also its share of the gap between the clean and the corrupted prompts; n tokens, or
+    prompts. signature: how it was made, of prompts in pairs with the `gap`.
     """
 
     FILES = ("effects.csv", "effects.json")
@@ -104,7 +104,7 @@ def effects(
         "value": values,
         "low": low,
         "high": high,
-        "p": largest_t_p(lost, counts, seed),
+        "p": sums.p_of_heads(measure, seed),
         "n": int(counts.sum()),
     }
     signature: dict[str, Any] = {

@@ -43,6 +43,7 @@ from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import WITHIN, CountedGates, settle_share
 from headwise.pruning.top_k import TopGates
 from headwise.tasks import AnyText
+from headwise.tasks.own_translations import LIKE_OWN
 from headwise.training.trainer import TrainingRun
 from headwise.units import left_by_step, units
 
@@ -74,8 +75,10 @@ def smaller_model(
         report = part(report, REMOVAL, 1.0)
     with tempfile.TemporaryDirectory() as scratch:
         data = model.task.training_data(text, training.batch_tokens)
-        dev = model.task.dev_of_training(text, dev)
-        dev_data = model.task.training_data(dev, training.batch_tokens)
+        own_dev = model.task.dev_of_training(text, dev)
+        if own_dev is not dev and not text.made:
+            warnings.warn(LIKE_OWN, stacklevel=3)
+        dev_data = model.task.training_data(own_dev, training.batch_tokens)
         run = TrainingRun(data, dev_data, training, Path(work or scratch), seed, report)
         if isinstance(options, Greedy):
             # The heads are gone already: `tune` removes no more, and trains a copy.

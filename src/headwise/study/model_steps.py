@@ -217,7 +217,7 @@ class Prune(
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
-    VERSION = 3  # smaller chunks of the loss add up in another order
+    VERSION = 4  # dev losses of pairs that a given model wrote itself are of its own translations
 
     variant: Variant
 
@@ -317,7 +317,7 @@ class PruneByGates(Prune):
 class PruneGreedily(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
 
-    VERSION = 4  # long documents are read in windows
+    VERSION = 5  # as of Prune; long documents are read in windows
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.sweep(self.variant)

@@ -29,6 +29,7 @@ from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, Task, Translation, held_out
+from headwise.tasks.own_translations import LIKE_OWN
 from headwise.training.trainer import bfloat16
 
 
@@ -183,8 +184,11 @@ class Run:
         """What dev losses of training are measured on; `Train` must be done."""
         if isinstance(self.plan.model, Architecture):
             return self.text("dev")
-        dev: AnyText = self.full.task.dev_of_training(self.text("train"), self.text("dev"))
-        return dev
+        train, dev = self.text("train"), self.text("dev")
+        own: AnyText = self.full.task.dev_of_training(train, dev)
+        if own is not dev and not train.made:
+            self.progress.say(f"  {LIKE_OWN}")
+        return own
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""
