@@ -10,7 +10,6 @@ rows, from which the shape follows. Numbers with many divisors (2520, 5040, 1008
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +25,8 @@ from headwise.attention import start_token
 from headwise.data.store import StoredText, without_bars
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.folders import Folder, digest, files_in, manifest
+from headwise.fingerprint import tokenizer_facts
+from headwise.folders import Folder, digest, manifest
 
 IGNORED = -100  # the label of positions without a target
 
@@ -157,9 +157,7 @@ def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
         rules = json.loads(model.backend_tokenizer.to_str())
         rules |= {"truncation": None, "padding": None}
     else:
-        with tempfile.TemporaryDirectory() as folder:  # no slow tokenizer shows all of its rules
-            model.save_pretrained(folder)
-            rules = dict(manifest(files_in(Path(folder))))
+        rules = tokenizer_facts(model)
     languages = [
         getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")
     ]
