@@ -132,7 +132,7 @@ class HarmWatch(TrainerCallback):
         if self.has_said or loss <= WORSE * self.before or not state.is_world_process_zero:
             return
         self.has_said = True
-        data, dev = self.training.data.longest, self.training.dev.longest
+        data, dev = self.training.data.longest.tolist(), self.training.dev.longest.tolist()
         rate = self.training.recipe.learning_rate
         causes = likely_causes(self.hf, self.train, rate, data, dev, "tokens")
         self.training.say(
