@@ -106,7 +106,7 @@ def scored(run: FinishedRun, before: list[float], after: list[float], measure: s
     """Heads of one layer with a score before and after."""
     tables = []
     for values in (before, after):
-        rows = [("encoder-self", 0, h, measure, v, v, v, 9, None) for h, v in enumerate(values)]
+        rows = [("encoder-self", 0, h, measure, v, v, v, 9, None, 9) for h, v in enumerate(values)]
         tables.append(pd.DataFrame(rows, columns=list(COLUMNS)))
     return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], None)})
 

@@ -108,15 +108,17 @@ def evaluate(
         raise HeadwiseError(
             f"evaluate was given {str(models)[:100]!r}: give models that hw.load(…) made."
         )
-    read: AnyText = several[0].task.completed(text)
+    refuse_other_tasks(several)
+    first = several[0]
+    read: AnyText = first.task.completed(text)
     # all models before any work
     for model in several:
         model.task.check(read)
-    generates = several[0].task.generates
+    generates = first.task.generates
     if search is not None and not generates:
         raise HeadwiseError(
-            f"evaluate was given a search, but {several[0].name} is {several[0].task.noun}, which writes no "
-            "translations: leave it out."
+            f"evaluate was given a search, but {first.name} is {first.task.noun}, which writes no translations: leave "
+            "it (--beam, --length-penalty, --batch, --engine) out."
         )
     names = distinct_names(several)
     search = search or Search()
@@ -135,7 +137,20 @@ def evaluate(
     )
 
 
-def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
+def refuse_other_tasks(models: Sequence[Model]) -> None:
+    """Raise HeadwiseError for models of several tasks, which have no quality in common."""
+    first = models[0]
+    for model in models:
+        if model.task.output != first.task.output:
+            raise HeadwiseError(
+                f"{first.name} is {first.task.noun} and {model.name} is {model.task.noun}, which have no quality in "
+                "common: evaluate each with models of its sort."
+            )
+
+
+def evaluation_forecast(
+    models: Sequence[Model], text: AnyText, search: Search | None = None
+) -> Forecast:
     """What `evaluate` will take; takes a few seconds itself. Raises HeadwiseError for text that does not fit."""
     reads = []
     seconds = 0.0
@@ -143,7 +158,7 @@ def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
         batches = model.task.quality_batches(text)
         forwards = model.task.answer_forwards
         if model.task.generates:
-            forwards = TRANSLATION * Search().beam
+            forwards = TRANSLATION * (search or Search()).beam
         seconds += forwards * text_seconds(model, batches)
         reads.append(model_line(model))
     reads.append(text_line(batches))

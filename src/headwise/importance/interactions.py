@@ -170,7 +170,7 @@ def largest_outputs(model: Model, text: AnyText, seed: int) -> list[Head]:
 
 
 @dataclass(frozen=True)
-class Effects:
+class PairLosses:
     """What each sentence loses (summed over its predicted tokens, of which it has `tokens`) without one head of each
     pair, without the other, and without both: sentences x pairs."""
 
@@ -214,7 +214,7 @@ def removal_effects(
     pairs: Sequence[HeadPair],
     progress: Report = silent,
     what: str = "",
-) -> Effects:
+) -> PairLosses:
     """Exact removal of single heads and of pairs on a text; layers before the first of them run once a batch."""
     whole = HeadMask.full(model.heads)
     masks = [
@@ -227,7 +227,7 @@ def removal_effects(
     change = lost[:, 1:] - lost[:, :1]
     first = [heads.index(one) for one, _ in pairs]
     second = [heads.index(other) for _, other in pairs]
-    return Effects(pairs, change[:, first], change[:, second], change[:, len(heads) :], tokens)
+    return PairLosses(pairs, change[:, first], change[:, second], change[:, len(heads) :], tokens)
 
 
 def address(pair: HeadPair) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class LostWords(TableResult):
 
     table: a row for each word that one half of the sentences found for a head, columns WORDS, the surest first. All
     numbers are of the other half: in how many of the `units` sentences with the word it is `lost`; value: their share,
-    with Wilson's 95 % interval; others: the share of all other words that are lost; p: of the word being lost no more
+    with its exact 95 % interval; others: the share of all other words that are lost; p: of the word being lost no more
     often than the head's other words (Fisher's exact test), or no more often than with other heads, given how much more
     of other words this head loses than they (Fisher's noncentral hypergeometric distribution): the larger of the two,
     one-sided, corrected over all rows by Benjamini and Hochberg 1995. instead: the piece of a word that is predicted

@@ -122,6 +122,11 @@ def match(
         raise HeadwiseError(
             "Heads are matched on text, and recordings or batches were given: give text."
         )
+    if model.task.text_class is not other.task.text_class:
+        raise HeadwiseError(
+            f"{model.name} is {model.task.noun} and {other.name} is {other.task.noun}, which read different text: give "
+            "two models of one sort."
+        )
     kinds = [kind for kind in model.heads.kinds if kind in other.heads.kinds]
     if not kinds:
         raise HeadwiseError(

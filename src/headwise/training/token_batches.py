@@ -10,6 +10,7 @@ rows, from which the shape follows. Numbers with many divisors (2520, 5040, 1008
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from headwise.attention import start_token
 from headwise.data.store import StoredText, without_bars
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.folders import Folder, digest, manifest
+from headwise.folders import Folder, digest, files_in, manifest
 
 IGNORED = -100  # the label of positions without a target
 
@@ -156,7 +157,9 @@ def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
         rules = json.loads(model.backend_tokenizer.to_str())
         rules |= {"truncation": None, "padding": None}
     else:
-        rules = model.get_vocab()
+        with tempfile.TemporaryDirectory() as folder:  # no slow tokenizer shows all of its rules
+            model.save_pretrained(folder)
+            rules = dict(manifest(files_in(Path(folder))))
     languages = [
         getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")
     ]
