@@ -76,7 +76,6 @@ def by_parts(here: str, agrees: Collection[bool]) -> ClaimOutcome:
     question="Does what Voita et al. and Michel et al. found hold here?",
     order=115,
     files=("pruning.csv", "roles/", "heads.csv", "faithfulness.csv"),
-    papers={"bleu-by-share": "Voita fig. 7, table 2"},
     brought_by="scores, roles and pruned models of an encoder-decoder",
     qualities=("bleu",),
 )
@@ -89,7 +88,7 @@ def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     hears = run.quality == WORD_ERROR_RATE or (run.roles is not None and not reads_text(run.roles))
     if not translates or hears or ENCODER not in kinds:
         return None
-    return {"curves": published_curves(run), "claims": claims_table(run)}
+    return {"claims": claims_table(run)}
 
 
 def published_curves(run: FinishedRun) -> Figure | None:
