@@ -386,7 +386,7 @@ class TestControls:
             options=options,
             **texts,
             **how,
-            test=pairs(7, 30),
+            test=pairs(20, 30),
             controls=True,
             work=tmp_path / "work",
             progress=lambda share, what: shares.append(share),

@@ -76,7 +76,7 @@ def smaller_model(
     with tempfile.TemporaryDirectory() as scratch:
         data = model.task.training_data(text, training.batch_tokens)
         own_dev = model.task.dev_of_training(text, dev)
-        if own_dev is not dev and not text.made:
+        if own_dev is not dev and isinstance(text, ParallelText) and not text.made:
             warnings.warn(LIKE_OWN, stacklevel=3)
         dev_data = model.task.training_data(own_dev, training.batch_tokens)
         run = TrainingRun(data, dev_data, training, Path(work or scratch), seed, report)
