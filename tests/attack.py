@@ -35,6 +35,7 @@ import headwise
 import test_fuzz as fuzz
 from headwise import cli
 from headwise.errors import HeadwiseError
+from headwise.heads import HeadMask
 from headwise.progress import Progress
 from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module
@@ -42,6 +43,7 @@ from study.studies import TINY, again, different, numbers, plan_of
 from study.test_damage import DAMAGES, after_damage, files_of
 from study.test_kills import POINTS, kill
 from tasks.askers import asker, sentences
+from tasks.hearers import hearer, recordings
 
 FULL = {"settings": 2_000, "texts": 40_000, "command lines": 2_000, "damages": 250, "kills": 25}
 SHARES = {"settings": 0.15, "texts": 0.25, "command lines": 0.3, "damages": 0.15, "kills": 0.15}
@@ -252,7 +254,10 @@ def with_settings(cases: Sequence[list[str]]) -> Attempt:
 
 def command_lines(shop: Path) -> list[list[str]]:
     """Good ones, whose work takes a second or less."""
-    lm, mt, bert = (str(shop / name) for name in ("lm", "mt", "bert"))
+    lm, mt, bert, small, hears = (
+        str(shop / name) for name in ("lm", "mt", "bert", "small", "hears")
+    )
+    said, prompts = str(shop / "said.csv"), str(shop / "prompts.tsv")
     text, tsv, trees = (str(shop / name) for name in ("lines.txt", "pairs.tsv", "trees.conllu"))
     run, plan = str(shop / "run"), str(shop / "plan.toml")
     return [
@@ -269,6 +274,12 @@ def command_lines(shop: Path) -> list[list[str]]:
         ["export", lm, "--list"],
         ["push", lm, "owner/name", "--dry-run"],
         ["families", "llama"],
+        ["check", small, "--original", lm],
+        ["check", lm],
+        ["match", lm, lm, "--text", text],
+        ["score", lm, "--text", prompts, "--measure", "attribution.counterpart"],
+        ["score", hears, "--audio", said, "--measure", "confidence"],
+        ["evaluate", hears, "--audio", said, "--beam", "1"],
         ["translate", mt, "--text", text, "--beam", "1"],
         ["study", plan, "--dry-run"],
         ["study", plan, "--set", "pruning=[]"],
@@ -320,7 +331,7 @@ def command_jobs(seed: int, shop: Path) -> Iterator[Job]:
                 name = chance.choice(options_of(words[0]) or ["--nope"])
                 words += [name, chance.choice([*hostile, "1", "2", "cpu", "gradient"])]
             elif change == "model":
-                damaged = chance.choice(("lm", "mt", "bert", "run"))
+                damaged = chance.choice(("lm", "mt", "bert", "small", "hears", "run"))
         yield Job(1, shlex.join(words)[:500], command(words, shop, damaged, f"{seed} {number}"))
 
 
@@ -453,10 +464,14 @@ def make_shop(shop: Path) -> list[str]:
         return steps
     print("making models and a study: a minute or two", flush=True)
     shop.mkdir(parents=True)
-    for name, family in (("lm", "gpt2"), ("mt", "marian"), ("bert", "bert")):
-        model = asker(family)  # saved as others save theirs: without the sums that show damage
+    lm = asker("gpt2")
+    lm.remove(HeadMask.full(lm.heads).without(["decoder-self/0/0"])).save(shop / "small")
+    models = {"lm": lm, "mt": asker(), "bert": asker("bert"), "hears": hearer()}
+    for name, model in models.items():  # as others save theirs: without the sums that show damage
         model.hf.save_pretrained(shop / name)
         model.tokenizer.save_pretrained(shop / name)
+    recordings(shop, 3)
+    (shop / "prompts.tsv").write_bytes(fuzz.PROMPTS)
     (shop / "lines.txt").write_text("\n".join(sentences(24, 0)) + "\n")
     pairs = zip(sentences(24, 0), sentences(24, 1), strict=True)
     (shop / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
@@ -476,7 +491,7 @@ def preload(shop: Path, room: Path) -> None:
     for samples, read in fuzz.READERS.values():
         if read is not fuzz.read_words:
             read(samples[0], room)
-    for name in ("lm", "mt", "bert"):
+    for name in ("lm", "mt", "bert", "small", "hears"):
         headwise.load(shop / name)
 
 

@@ -1166,7 +1166,9 @@ class TestText:
         assert "parallel text" in refused(*score, "--text", tmp_path / "pairs.csv")
         (tmp_path / "empty").write_text("")
         empty = tmp_path / "empty"
-        assert "is empty" in refused(*score, "--text", empty, "--text", empty)
+        also_empty = tmp_path / "also-empty"
+        also_empty.write_text("")
+        assert "is empty" in refused(*score, "--text", empty, "--text", also_empty)
         assert not (tmp_path / "out" / "heads.csv").exists()
 
 

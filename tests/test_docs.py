@@ -23,10 +23,13 @@ from typing import Any, get_args, get_origin
 from unittest import mock
 
 import pytest
+import torch
 import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+from transformers import GPT2Config, GPT2LMHeadModel
 
+import headwise as hw
 from headwise import cli
 from headwise.data.embedded import write_parallel
 from headwise.progress import Progress
@@ -158,7 +161,30 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     run_study(make_plan(plan), folder / "my-run", Progress(quiet=True))
     shutil.copytree(folder / "my-run" / "model", folder / "my-model")
+    write_language_model(folder)
     return folder
+
+
+def write_language_model(folder: Path) -> None:
+    """Stand-ins for what docs/language-models.md downloads: a tiny GPT-2 of that name, and captions."""
+    captions = folder / "multi30k"
+    captions.mkdir()
+    for name, split in (("train", "train"), ("val", "dev")):
+        shutil.copy(folder / f"{split}.en", captions / f"{name}.en")
+    tokenizer = hw.load(folder / "my-model").tokenizer
+    torch.manual_seed(0)
+    shape = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=16,
+        n_layer=2,
+        n_head=4,
+        n_positions=128,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = folder / "openai-community" / "gpt2"
+    GPT2LMHeadModel(shape).save_pretrained(model)
+    tokenizer.save_pretrained(model)
 
 
 def marked(page: Path) -> Any:

@@ -31,7 +31,7 @@ NAMES = ("heads.csv", "curves.csv", "figures/")
 COMMANDS = {
     "score": (["score", "MODEL", "--text", "FILE"], "curves.csv"),
     "roles": (["roles", "MODEL", "--treebank", "TREES"], "controls.csv"),
-    "align": (["align", "MODEL", "--text", "FILE", "--text", "FILE"], "alignment.csv"),
+    "align": (["align", "MODEL", "--text", "FILE", "--text", "SECOND"], "alignment.csv"),
     "evaluate": (["evaluate", "MODEL", "--text", "FILE"], "quality.csv"),
     "prune": (["prune", "MODEL", "--text", "FILE", "--penalty", "1"], "model"),
     "train": (["train", "--text", "FILE", "--text", "FILE"], "train"),
@@ -65,11 +65,13 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], li
     model.mkdir()
     (model / "config.json").write_text("{}")
     (tmp_path / "text").write_text("a b\n" * 50)
+    (tmp_path / "second").write_text("b a\n" * 50)
     (tmp_path / "trees").write_text(TREES * 50)
     (tmp_path / "plan").write_text("[data.embedded]\ntrain = 20\ndev = 5\ntest = 5\n")
     places = {
         "MODEL": model,
         "FILE": tmp_path / "text",
+        "SECOND": tmp_path / "second",
         "TREES": tmp_path / "trees",
         "PLAN": tmp_path / "plan",
         "RUN": tmp_path,

@@ -18,15 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from scipy.io import wavfile
 
-from headwise import cli
-from headwise.data.text import LabelledText, ParallelText, Text
+from headwise import cli, marian_files
+from headwise.data.sentence_pairs import SentencePairs
+from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
 from headwise.heads import Head, HeadMap, HeadMask, read_table, save_table, score_table
+from headwise.roles.alignment import read_links
+from headwise.speech.recordings import Speech, samples
 from headwise.study import read_plan
 
 SECONDS = 5.0  # of the processor: other work on the machine does not count
@@ -55,6 +60,10 @@ CONLLU = b"""\
 1\tShe\tshe\tPRON\t_\t_\t0\troot:x\t_\tEntity=(1-person-giv:act-sssss-cf1-1-ana)
 
 """
+SAID = b"audio,text,language\na.wav,A cat sleeps.,en\na.wav,It rains.,fr\n"
+SPOKEN = b"audio,word,start,end\na.wav,A,0.0,0.2\na.wav,cat,0.2,0.5\n"
+PROMPTS = b"clean\tcorrupted\tanswer\twrong_answer\na b c\td b c\te\tf\nb b\tc b\td\te\n"
+RATED = b'sentence1,sentence2,score\nA cat .,"A dog, too",2.5\nIt rains,It snows,4\n'
 PLAN = b"""\
 name = "mine"
 seed = 3
@@ -207,6 +216,28 @@ def table() -> bytes:
     return (folder / "heads.csv").read_bytes() + b"\0\0" + (folder / "heads.json").read_bytes()
 
 
+def marian_file_bytes(ending: str) -> bytes:
+    """A file of Marian with two matrices."""
+    place = Path(__import__("tempfile").mkdtemp()) / f"model{ending}"
+    matrices = {name: np.ones((3, 4), np.float32) for name in ("Wemb", "encoder_l1_self_Wq")}
+    write = marian_files.write_npz if ending == ".npz" else marian_files.write_bin
+    write(place, matrices, {"type": "transformer", "dim-emb": 4})
+    return place.read_bytes()
+
+
+def wav_bytes() -> bytes:
+    """A tenth of a second of two channels."""
+    file = io.BytesIO()
+    wavfile.write(file, 16_000, np.ones((1_600, 2), np.int16))
+    return file.getvalue()
+
+
+def read_speech(content: bytes, folder: Path) -> None:
+    wavfile.write(folder / "a.wav", 16_000, np.zeros(16_000, np.int16))
+    for recording in Speech.read(write(folder, "a.csv", content)):
+        assert recording.text
+
+
 def read_words(content: bytes, folder: Path) -> None:
     """A command line with these words, up to where the work would begin."""
     words = [
@@ -304,6 +335,35 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     "labelled jsonl": (
         (b'{"text": "a", "label": "b"}\n{"text": "c", "label": 1}\n',),
         lambda content, folder: LabelledText.open(write(folder, "a.jsonl", content)),
+    ),
+    "text in a table": (
+        (b'{"text": "a b"}\n{"text": null}\n',),
+        lambda content, folder: Text.read(write(folder, "a.jsonl", content)),
+    ),
+    "speech": ((SAID, SPOKEN), read_speech),
+    "audio": (
+        (wav_bytes(),),
+        lambda content, folder: samples(write(folder, "a.wav", content), 16_000),
+    ),
+    "prompts in pairs": (
+        (PROMPTS,),
+        lambda content, folder: PromptPairs.open(write(folder, "a.tsv", content)),
+    ),
+    "pairs with scores": (
+        (RATED,),
+        lambda content, folder: SentencePairs.open(write(folder, "a.csv", content)),
+    ),
+    "links": (
+        (b"0-0 1-2 2p1\n\n1-1\n",),
+        lambda content, folder: read_links(write(folder, "a.links", content)),
+    ),
+    "marian npz": (
+        (marian_file_bytes(".npz"),),
+        lambda content, folder: marian_files.read(write(folder, "model.npz", content)),
+    ),
+    "marian bin": (
+        (marian_file_bytes(".bin"),),
+        lambda content, folder: marian_files.read(write(folder, "model.bin", content)),
     ),
     "options": ((WORDS, b"--text a.tsv\0--method greedy\0--score lrp"), read_words),
 }

@@ -15,6 +15,7 @@ from headwise.folders import write_once, write_text
 from headwise.heads import (
     COLUMNS,
     KINDS,
+    SCORED,
     Head,
     HeadMap,
     HeadMask,
@@ -205,8 +206,8 @@ def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
     row = {**ROW, "value": 0.123456789}
     save_table(score_table([row]), {"model": "tiny", "seed": 1}, tmp_path / "heads.csv")
     header, line = (tmp_path / "heads.csv").read_text().splitlines()
-    assert header == ",".join(COLUMNS)
-    assert line == "cross,0,3,confidence,0.123457,0.25,0.75,7,"
+    assert header == ",".join(SCORED)
+    assert line == "cross,0,3,confidence,0.123457,0.25,0.75,7,,,"
     assert json.loads((tmp_path / "heads.json").read_text()) == {"model": "tiny", "seed": 1}
 
 
@@ -220,9 +221,9 @@ def scores(tmp_path: Path) -> Path:
 
 def test_scores_are_read_with_their_signature(scores: Path) -> None:
     for table, signature in (read_table(scores), read_table(scores, MAP)):
-        assert list(table.columns) == list(COLUMNS) and len(table) == 1
-        assert table.drop(columns="baseline").to_dict("records") == [ROW]
-        assert table.baseline.isna().all()
+        assert list(table.columns) == list(SCORED) and len(table) == 1
+        assert table.drop(columns=["baseline", "units", "p"]).to_dict("records") == [ROW]
+        assert table[["baseline", "units", "p"]].isna().all(axis=None)
         assert signature == {"model": "tiny", "heads": MAP.to_json()}
 
 

@@ -21,6 +21,7 @@ from transformers import (
 
 import headwise as hw
 from headwise.heads import Head, HeadMask
+from importance.asking import worded
 from refusals import refuses
 from training.letters import END, LETTERS, PAD, letters
 
@@ -89,6 +90,26 @@ def evaluation_loop(model: Any, folder: Path) -> torch.Tensor:
     return torch.tensor(found["eval_loss"])
 
 
+def training_loop(model: Any, folder: Path) -> torch.Tensor:
+    """A few updates of what stands behind the heads, on a copy; a masked head passes no gradient on."""
+    before = copy.deepcopy(model.state_dict())
+    model.requires_grad_(False)
+    model.classifier.requires_grad_(True)
+    rows = [{"input_ids": row, "labels": place % 2} for place, row in enumerate(ids())]
+    arguments = TrainingArguments(
+        str(folder), report_to=[], use_cpu=True, disable_tqdm=True, max_steps=3, save_strategy="no"
+    )
+    # dropout would draw differently once a mask is on
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    Trainer(model, arguments, train_dataset=rows).train()
+    trained = model.classifier.weight.detach().clone()
+    model.load_state_dict(before)
+    model.eval()
+    return trained
+
+
 Script = Callable[[Any, Path], torch.Tensor]
 
 
@@ -100,6 +121,7 @@ Script = Callable[[Any, Path], torch.Tensor]
         (gpt2, "decoder-self", text_pipeline),
         (bert, "encoder-self", classification),
         (bert, "encoder-self", evaluation_loop),
+        (bert, "encoder-self", training_loop),
     ],
     ids=lambda given: getattr(given, "__name__", given),
 )
@@ -114,6 +136,30 @@ def test_scripts_of_others(
         torch.testing.assert_close(script(model, tmp_path), expected, atol=1e-5, rtol=1e-5)
     assert mask.heads.total - len(mask) == 2
     assert torch.equal(script(model, tmp_path), before), "afterwards all heads are on"
+
+
+def test_translation_by_beams_with_heads_of_all_kinds_off() -> None:
+    """Names of kinds, as in papers on translation; a beam repeats each sentence."""
+    model = worded("marian")
+    off = ["encoder-self/0/1", "decoder-self/1/3", "cross/1/0", "cross/0/2"]
+    silent = copy.deepcopy(model)
+    modules: dict[str, Any] = {
+        "encoder-self/0/1": silent.model.encoder.layers[0].self_attn,
+        "decoder-self/1/3": silent.model.decoder.layers[1].self_attn,
+        "cross/1/0": silent.model.decoder.layers[1].encoder_attn,
+        "cross/0/2": silent.model.decoder.layers[0].encoder_attn,
+    }
+    for name, attention in modules.items():
+        head = int(name[-1])
+        attention.out_proj.weight.data[:, head * SIZE : (head + 1) * SIZE] = 0
+    options = {"max_new_tokens": 8, "num_beams": 3, "return_dict_in_generate": True}
+    options |= {"output_scores": True, "attention_mask": ids().ge(0)}
+    expected = silent.generate(ids(), **options)
+    with hw.masked(model, off):
+        found = model.generate(ids(), **options)
+    assert torch.equal(found.sequences, expected.sequences)
+    for one, other in zip(found.scores, expected.scores, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mask_names_the_heads_that_stay() -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from benchmarks.truth.published import auroc
-from scipy.stats import binomtest, norm
+from scipy.stats import binom, binomtest, norm
 from scipy.stats import t as student
 
 from headwise import statistics
 from headwise.statistics import (
+    FEWEST_UNITS,
     auroc_interval,
     bootstrap,
     centred_interval,
@@ -28,6 +29,7 @@ from headwise.statistics import (
     over_seeds,
     paired_bootstrap_p,
     proportion_interval,
+    rank_interval,
     t_margin,
 )
 
@@ -108,15 +110,32 @@ def test_a_biased_statistic_keeps_its_value_inside_the_interval() -> None:
 
 
 def test_seeds_that_differ_widen_the_interval() -> None:
+    """Both margins as they are where the other one is 0, and squares added where neither is."""
     random = np.random.default_rng(0)
-    alike = random.normal(0, 1, (3, 1000))
-    apart = random.normal(0, 1, (3, 1000)) + np.array([[-9], [0], [9]])
-    low, high = over_seeds(apart, 100)
-    alike_low, alike_high = over_seeds(alike, 100)
-    assert high - low > 3 * (alike_high - alike_low)
-    assert over_seeds(np.full((2, 1000), 5.0), 100) == (5, 5)
-    few_low, few_high = over_seeds(alike, 8)
-    assert few_high - few_low > 1.1 * (alike_high - alike_low)
+    values = np.array([-9.0, 0.0, 9.0])
+    of_text = random.normal(0, 1, (1, 1000)).repeat(3, 0)
+    still = np.zeros((3, 1000))
+    seeds = float(t_margin(values))
+    assert over_seeds(values, still, 100) == pytest.approx((-seeds, seeds))
+    low, high = over_seeds(np.full(3, 5.0), of_text, 100)
+    text = student.ppf(0.975, 99) * (100 / 99) ** 0.5 * of_text[0].std()
+    assert (low, high) == pytest.approx((5 - text, 5 + text))
+    low, high = over_seeds(values, of_text, 100)
+    assert high == -low == pytest.approx((seeds**2 + text**2) ** 0.5)
+    assert over_seeds(np.full(2, 5.0), still, 100) == (5, 5)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_the_mean_over_seeds_is_left_out_no_more_often_than_said(seeds: int) -> None:
+    """Seeds three times as far apart as texts: a bootstrap that draws seeds leaves out 27, 20 and 8 %."""
+    random = np.random.default_rng(seeds)
+    left_out = 0
+    for _ in range(600):
+        text = 0.1 * random.normal()
+        values = text + 0.3 * random.normal(size=seeds)
+        low, high = over_seeds(values, values[:, None] + 0.1 * random.normal(size=(1, 200)), 100)
+        left_out += not low <= 0 <= high
+    assert left_out / 600 <= 0.06 + 0.015
 
 
 def test_margin_and_correction_against_their_definitions() -> None:
@@ -126,18 +145,48 @@ def test_margin_and_correction_against_their_definitions() -> None:
     assert found == pytest.approx([0.04, 0.16 / 3, 0.16 / 3, 1])
 
 
+def symmetric(shape: tuple[int, ...]) -> np.ndarray:
+    """Draws without skewness: each one and its opposite."""
+    half = np.random.default_rng(0).normal(size=shape)
+    return np.concatenate([half, -half])
+
+
+def test_skewed_draws_reach_further_to_their_long_side() -> None:
+    """The accelerated percentile, written out; the short side stays, and a mirror swaps the sides."""
+    drawn = np.random.default_rng(0).gamma(4, 1, 1000)
+    rest = drawn - drawn.mean()
+    a = (rest**3).mean() / (rest**2).mean() ** 1.5 / 6
+    q = student.ppf(0.975, 29) * (30 / 29) ** 0.5
+    further = norm.cdf(a + (a + q) / (1 - a * (a + q)))
+    low, high = interval(drawn, 30)
+    assert float(high) == pytest.approx(np.quantile(drawn, further))
+    assert float(low) == pytest.approx(np.quantile(drawn, norm.cdf(-q)))
+    assert float(high) > np.quantile(drawn, norm.cdf(q)) + 0.3
+    mirrored = interval(-drawn, 30)
+    assert (-float(mirrored[1]), -float(mirrored[0])) == pytest.approx((float(low), float(high)))
+
+
+@pytest.mark.parametrize("units", [10, 30, 200])
+@pytest.mark.parametrize("skew", [-1, 0, 1])
+def test_p_is_the_level_at_which_the_interval_begins_to_hold_zero(units: int, skew: int) -> None:
+    drawn = skew * np.random.default_rng(0).gamma(40, 1, 1000) if skew else symmetric((500,))
+    for end in interval(drawn, units):
+        beside = drawn - float(end)
+        assert paired_bootstrap_p(beside, units) == pytest.approx(0.05, abs=0.01)
+
+
 def test_intervals_of_many_units_are_percentiles_and_those_of_few_are_wider() -> None:
     """Expanded percentiles, one by one; every column may have its own number of units."""
-    drawn = np.random.default_rng(0).normal(size=(1000, 3))
+    drawn = symmetric((500, 3))
     usual = np.percentile(drawn, [2.5, 97.5], axis=0)
     assert np.array(interval(drawn, np.inf)) == pytest.approx(usual)
 
     tail = norm.sf(student.ppf(0.975, 9) * (10 / 9) ** 0.5)
     of_ten = np.percentile(drawn[:, 1], [100 * tail, 100 - 100 * tail])
-    lows, highs = interval(drawn, np.array([np.inf, 10, 1]))
+    lows, highs = interval(drawn, np.array([np.inf, 10, 5.9]))
     assert (lows[0], highs[0]) == pytest.approx(tuple(usual[:, 0]))
     assert (lows[1], highs[1]) == pytest.approx(tuple(of_ten))
-    assert (lows[2], highs[2]) == (drawn[:, 2].min(), drawn[:, 2].max())
+    assert np.isnan([lows[2], highs[2]]).all()
 
     drawn[7, 1] = np.nan
     assert np.isnan(interval(drawn, 10)).tolist() == [[False, True, False]] * 2
@@ -263,35 +312,37 @@ def test_differences_are_false_no_more_often_than_p_and_intervals_say(
     p = paired_bootstrap_p(drawn, sizes)
     none_too_many(p)
     wrong = leave_out(drawn, sizes)
+    made = sizes >= FEWEST_UNITS
     most = TIMES * 0.05
-    assert wrong.mean() <= most + 2 * (most / len(wrong)) ** 0.5
+    assert wrong[made].mean() <= most + 2 * (most / made.sum()) ** 0.5
     # p and interval say the same, but for the draw at the edge and texts of few units
-    assert wrong[p < 0.05].all()
-    assert not wrong[(p > 0.06) & (sizes > 8)].any()
+    assert wrong[made & (p < 0.05)].all()
+    assert not wrong[(p > 0.1) & (sizes > 8)].any()
 
 
 @pytest.mark.parametrize(
     ("draw", "units", "most"),
     [
-        (of_skewed_losses, 10, 0.10),
-        (of_skewed_losses, 30, 0.07),
-        (of_skewed_losses, 200, 0.06),
-        (of_heavy_losses, 10, 0.17),
-        (of_heavy_losses, 30, 0.13),
-        (of_heavy_losses, 200, 0.08),
+        (of_skewed_losses, 10, 0.07),
+        (of_skewed_losses, 30, 0.05),
+        (of_skewed_losses, 200, 0.05),
+        (of_heavy_losses, 10, 0.13),
+        (of_heavy_losses, 30, 0.09),
+        (of_heavy_losses, 200, 0.06),
     ],
 )
 def test_what_is_left_for_skewed_differences(draw: Draw, units: int, most: float) -> None:
-    """The documentation says these numbers. Bootstrap-t has 7, 5 and 6 %, and 12, 10 and 6 %, but intervals without end
-    where few units differ, and 8 % for documents."""
+    """Percentiles alone have 9, 7 and 5 %, and 15, 11 and 7 %. Bootstrap-t has 6, 6 and 5 %, and 9, 9 and 6 %, but
+    intervals without end where few units differ, and 7 % for documents."""
     drawn, sizes = resampled(draw, units)
     wrong = leave_out(drawn, sizes)
     assert wrong.mean() <= most + 0.01
-    assert wrong.mean() < leave_out(drawn, np.inf).mean() + 1e-9
+    ends = np.percentile(drawn, [2.5, 97.5], axis=0)
+    assert wrong.mean() < ((ends[0] > 0) | (ends[1] < 0)).mean()
 
 
 def test_the_p_of_many_units_is_the_share_of_draws() -> None:
-    drawn = np.random.default_rng(0).normal(2, 1, 1000)
+    drawn = 2 + symmetric((500,))
     share = 2 * ((drawn <= 0).sum() + 1) / 1001
     assert paired_bootstrap_p(drawn, 1e6) == pytest.approx(share, rel=1e-3)
     assert paired_bootstrap_p(-drawn, 1e6) == pytest.approx(share, rel=1e-3)
@@ -344,7 +395,7 @@ def test_a_pair_that_interacts_is_found_and_one_that_does_nothing_is_not() -> No
 @pytest.mark.parametrize(("share", "alike"), [(0.5, 0.3), (0.8, 0.99), (0.95, 0.3)])
 @pytest.mark.parametrize("clusters", [5, 15])
 def test_intervals_of_shares_hold_for_clusters(share: float, alike: float, clusters: int) -> None:
-    """Heads of one seed are alike; as many independent ones would have 95 % (Wilson without clusters: 50 to 89 %)."""
+    """Heads of one seed are alike; as many independent ones would have 95 % (without clusters: 50 to 89 %)."""
     random = np.random.default_rng(clusters)
     size = (1 - alike) / alike
     inside = 0
@@ -353,19 +404,43 @@ def test_intervals_of_shares_hold_for_clusters(share: float, alike: float, clust
         counts = random.integers(3, 6, clusters)
         low, high = clustered_proportion_interval(random.binomial(counts, chance), counts)
         inside += low <= share <= high
-    assert inside / 400 >= 0.92
+    assert inside / 400 >= 0.94
 
 
-@pytest.mark.parametrize("units", UNITS)
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.97])
-def test_intervals_of_shares_of_many_heads_at_once(units: int, share: float) -> None:
-    """Right answers of 1,000 heads: words of a sentence are alike. A bootstrap of 10 sentences misses 0.97 in 42 %."""
-    random = np.random.default_rng(units)
-    counts = random.integers(1, 8, (units, 1000))
-    skills = random.beta(5 * share, 5 * (1 - share), counts.shape)
-    low, high = clustered_proportion_interval(random.binomial(counts, skills), counts)
-    missed = ((low > share) | (high < share)).mean()
-    assert missed <= 0.075  # 1.2 × nominal, and two standard errors of 1,000 draws
+def of_five(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return random.integers(1, 8, shape)
+
+
+def of_very_different_size(random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    return np.ceil(np.exp(random.normal(1.5, 1, shape))).astype(int)
+
+
+@pytest.mark.parametrize("sizes", [of_five, of_very_different_size])
+@pytest.mark.parametrize("alike", [0.05, 0.3, 0.7])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.97, 0.99])
+def test_intervals_of_shares_of_many_heads_at_once(
+    share: float, alike: float, sizes: Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+) -> None:
+    """Right answers of 2,000 heads: words of a sentence are alike. Where few sentences have a wrong word, degrees of
+    freedom for all of them left out 0.97 in 10 % of cases, and 18 % with sizes that differ much."""
+    random = np.random.default_rng(0)
+    size = (1 - alike) / alike
+    for units in (2, 3, 5, 10, 30, 100, 200):
+        counts = sizes(random, (units, 2000))
+        skills = random.beta(share * size, (1 - share) * size, counts.shape)
+        low, high = clustered_proportion_interval(random.binomial(counts, skills), counts)
+        missed = ((low > share) | (high < share)).mean()
+        assert missed <= 0.06 + 0.005, units  # a standard error of 2,000 draws
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.97, 0.99])
+def test_exact_intervals_of_shares_hold_at_every_count(share: float) -> None:
+    """By the binomial distribution itself: Wilson's score leaves out 0.985 of 10 in 14 %."""
+    for count in (2, 3, 5, 10, 30, 200):
+        right = np.arange(count + 1)
+        low, high = proportion_interval(right, np.full(count + 1, count))
+        missed = binom.pmf(right, count, share)[(low > share) | (high < share)].sum()
+        assert missed <= 0.05
 
 
 def test_several_shares_at_once_are_those_of_one_at_a_time() -> None:
@@ -404,10 +479,19 @@ def test_clusters_that_do_not_differ_count_once_each() -> None:
     assert clustered_proportion_interval(none, six)[0] == 0
 
 
-def test_wilsons_interval_is_scipys() -> None:
+def test_the_interval_of_a_share_is_scipys() -> None:
     for right, count in ((0, 7), (3, 7), (7, 7), (181, 200)):
-        wanted = binomtest(right, count).proportion_ci(method="wilson")
-        assert proportion_interval(right, count) == (wanted.low, wanted.high)
+        wanted = binomtest(right, count).proportion_ci(method="exact")
+        found = tuple(map(float, proportion_interval(right, count)))
+        assert found == pytest.approx((wanted.low, wanted.high), abs=1e-9)
+    assert np.isnan(proportion_interval(0, 0)).all()
+
+
+def test_few_heads_have_no_interval() -> None:
+    assert np.isnan(rank_interval(0.5, 5)).all() and np.isnan(rank_interval(1 - 1e-16, 30)).all()
+    assert np.isnan(auroc_interval(0.9, 1, 4)).all()
+    assert np.isfinite([*rank_interval(0.5, 6), *auroc_interval(0.9, 1, 5)]).all()
+    assert np.isnan(centred_interval(0.5, np.linspace(0, 1, 9), 5, -1)).all()
 
 
 def test_few_sentences_prove_little() -> None:

@@ -21,12 +21,12 @@ from headwise.importance.scores import score
 from headwise.options import Gates, Greedy, Training
 from headwise.progress import Report, part, silent
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
-from headwise.pruning.prune import prune
 from headwise.roles.alignment import read_links
 from headwise.roles.observation import RoleOptions
 from headwise.roles.role_data import RoleTexts, token_counts
 from headwise.roles.role_tests import find_roles
 from headwise.statistics import clustered_proportion_interval, t_margin
+from headwise.study.prune import prune
 from headwise.units import left_by_step
 
 from . import (

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality, evaluate
     from headwise.heads import Head, HeadMap, HeadMask
     from headwise.hub import push
+    from headwise.importance.effects import Effects, effects
     from headwise.importance.interactions import Interactions, interactions
     from headwise.importance.measures import measure
     from headwise.importance.scores import Scores, score
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
-    from headwise.pruning.prune import prune
     from headwise.roles.alignment import LinkedText
     from headwise.roles.alignment_heads import AlignmentHeads, align
     from headwise.roles.lost_words import LostWords, lost_words
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headwise.roles.role_sets import RoleSets, role_sets
     from headwise.roles.role_tests import Roles, roles
     from headwise.speech.recordings import Speech
+    from headwise.study.prune import prune
 
     __version__: str
 else:
@@ -77,9 +78,10 @@ else:
         "roles.matching": ("Matches", "match"),
         "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.role": ("role",),
+        "importance.effects": ("Effects", "effects"),
         "importance.interactions": ("Interactions", "interactions"),
         "importance.measures": ("measure",),
-        "pruning.prune": ("prune",),
+        "study.prune": ("prune",),
         "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
         "evaluation.quality": ("Quality", "evaluate"),
@@ -133,6 +135,8 @@ __all__ = [
     "LinkedText",
     "untrained",
     "interactions",
+    "effects",
+    "Effects",
     "align",
     "match",
     "Matches",

@@ -17,6 +17,7 @@ import numpy as np
 from headwise.errors import HeadwiseError
 from headwise.qualities import CHRF, LOSS, QUALITIES, SIMILARITY, Number, QualityMeasure
 from headwise.statistics import (
+    FEWEST_UNITS,
     centred_interval,
     draws,
     effective_units,
@@ -95,26 +96,25 @@ class Answers:
         return float(low), float(high)
 
     def number(self, model: int = 0, seed: int = 0) -> Number:
-        """The quality of a model with its 95 % interval: by the bootstrap, and for a share of the units by Wilson's score.
-        A single unit has no interval."""
+        """The quality of a model with its 95 % interval: by the bootstrap, and exact for a share of the units. With
+        few units there is no interval."""
         value = self.value(model)
         count = len(self.weights)
         # A bootstrap of a share of 0 or 1 has no spread, so its interval would be empty.
         if self.quality.is_share and (self.weights == 1).all():
-            low, high = (
-                float(100 * end) for end in proportion_interval(value / 100 * count, count)
-            )
-        elif count < 2:
-            return Number(value)
-        else:
-            low, high = self.bounds(value, self.drawn(model, seed))
-        return Number(value, low, high, units=self.units)
+            ends = proportion_interval(value / 100 * count, count)
+            low, high = (float(100 * end) for end in ends)
+            return Number(value, low, high, units=self.units)
+        if self.units < FEWEST_UNITS:
+            return Number(value, units=self.units)
+        return Number(value, *self.bounds(value, self.drawn(model, seed)), units=self.units)
 
     def change(self, model: int, to: int = 0, seed: int = 0) -> Number:
         """The change from one model (`to`) to another, its 95 % interval, and its p; with a single unit only the value.
 
-        The bootstrap is paired: both models are evaluated on the same resamples. p is two-sided. Where at most
-        MOST_EXACT_UNITS differ, it is no less than that of an exact test: every way of swapping those between the two.
+        The bootstrap is paired: both models are evaluated on the same resamples. With fewer than FEWEST_UNITS units there
+        is no interval. p is two-sided. Where at most MOST_EXACT_UNITS differ, it is no less than that of an exact test:
+        every way of swapping those between the two.
         Equal answers have p = 1.
         """
         value = self.difference(model, to)
@@ -128,6 +128,8 @@ class Answers:
         # Where few units differ, many resamples are alike, and the bootstrap finds too much.
         if len(differ) <= MOST_EXACT_UNITS:
             p = max(p, self.exact_p(model, to, differ))
+        if self.units < FEWEST_UNITS:
+            return Number(value, p=p, units=self.units)
         return Number(value, *self.bounds(value, drawn), p, self.units)
 
     def difference(self, model: int, to: int = 0) -> float:
@@ -191,7 +193,8 @@ class Similarities(Answers):
         if self.is_reference(model):
             return Number(100.0)
         number = super().number(model, seed)
-        assert number.low is not None and number.high is not None
+        if number.low is None or number.high is None:
+            return number
         return replace(number, low=max(-100.0, number.low), high=min(100.0, number.high))
 
     def exact_p(self, model: int, to: int, differ: np.ndarray) -> float:

@@ -159,5 +159,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
     def unknown(self, name: str, *, others: tuple[str, ...] = ()) -> str:
         """A sentence about a name that the table lacks. others: further names that were possible."""
         guess = did_you_mean(name, [*self.entries, *others])
+        if "," in name:
+            guess = ": name one at a time"
         listed = [*(entry.listed for entry in self.entries.values()), *others]
         return f"The {self.word} '{name[:100]}' is unknown{guess}; there is {', '.join(listed)}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,11 +18,15 @@ from headwise.folders import digest, sha256
 def fingerprint(hf: PreTrainedModel, tokenizer: Any, folder: Path | None) -> str:
     """A hash of a model's weights, their type, its configurations and its tokenizer. folder: of its files."""
     generation: Any = getattr(hf, "generation_config", None)
+    # All settings, as the defaults may change with the version of transformers; not what saving notes in them.
+    settings = hf.config.to_dict()
+    for noted in ("architectures", "dtype"):
+        settings.pop(noted, None)
     return digest(
         {
             "weights": weights_digest(hf, folder),
-            # All settings, as the defaults may change with the version of transformers.
-            "configuration": hf.config.to_json_string(use_diff=False),
+            "class": type(hf).__name__,
+            "configuration": json.dumps(settings, sort_keys=True, default=str),
             "generation": None if generation is None else generation.to_json_string(),
             "tokenizer": tokenizer_facts(tokenizer),
             "dtype": str(hf.dtype),

@@ -11,6 +11,7 @@ that was changed since is the user's, too. A run has one for its pages, and one 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -142,9 +143,9 @@ def writing(place: Path, *errors: type[Exception]) -> Iterator[None]:
         yield
     except failures as error:
         reason = getattr(error, "strerror", None) or error
-        raise WriteError(
-            f"{place} could not be written ({reason}): choose another --out or free some space."
-        ) from error
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free some space, or choose another --out" if full else "choose another --out"
+        raise WriteError(f"{place} could not be written ({reason}): {remedy}.") from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -339,9 +340,15 @@ class Folder:
         try:
             yield
         finally:
+            # Where nothing was written, nothing stays. Who waits for a lock that is gone makes another.
+            empty = main and self.names() == [".lock"]
+            if empty:
+                with suppress(OSError):  # Windows removes no open file
+                    (self.place / ".lock").unlink()
             lock.release()
-            if main and made and self.names() == [".lock"]:
-                shutil.rmtree(self.place)  # nothing was written
+            if empty and made:
+                with suppress(OSError):
+                    self.place.rmdir()
 
     @contextmanager
     def new(self) -> Iterator[Path]:

@@ -42,7 +42,8 @@ NO_HEAD = (
 )
 Row = dict[str, Any]  # of a table, by column
 Named: TypeAlias = Any  # heads as somebody names them (`HeadMap.named`)
-COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline")
+COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline", "units")
+SCORED = (*COLUMNS, "p")  # of scores
 
 
 class Head(NamedTuple):
@@ -363,11 +364,11 @@ def describe(heads: HeadMap) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A tidy table of scores, one row per head and measure, columns COLUMNS."""
+    """A tidy table of scores, one row per head and measure, columns SCORED."""
     import pandas as pd  # not for --help: it takes its time
 
-    numbers = dict.fromkeys(COLUMNS[4:7] + COLUMNS[8:], float)
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(numbers)
+    numbers = dict.fromkeys(SCORED[4:7] + SCORED[8:], float)
+    return pd.DataFrame(rows, columns=list(SCORED)).astype(numbers)
 
 
 def save_table(table: pd.DataFrame, signature: Mapping[str, Any], path: Path) -> None:

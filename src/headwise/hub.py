@@ -227,8 +227,9 @@ def write_cards(study: Path) -> None:
             continue
         readme = folder / README
         text = readme_in(folder)
-        as_saved = text and sha256(readme) in Folder(folder).files.get(README, ())
-        if text and not as_saved and not is_our_card(text):
+        is_there = readme.is_file()
+        as_saved = is_there and sha256(readme) in Folder(folder).files.get(README, ())
+        if is_there and not as_saved and not is_our_card(text):
             continue
         card = card_of(folder, str(folder), run, row, base_model, text)
         signed = f"{card}{mark_of(card)}"

@@ -37,6 +37,7 @@ from headwise.attention.head_counts import note_origins, states_heads
 from headwise.attention.offload import named_weights
 from headwise.attention.rebuilt import drop_unused
 from headwise.attention.removal import make_biases
+from headwise.data.lines import refuse_pointer
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean, few_names
 from headwise.folders import SUMS, Folder
@@ -73,6 +74,12 @@ LAYERS = (
     "n_layer",
     "n_layers",
 )
+HEAD_COUNTS = (
+    "num_attention_heads",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "num_heads",
+)
 MANY_LAYERS = 100  # layers that are built without a look at the weights
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
 LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
@@ -81,7 +88,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 # are tied, or used by several layers, may be declared more often than they are stored.
 HARMLESS = 10**8
 OFTEN = 20
-POINTER = b"version https://git-lfs"
 OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 
@@ -132,7 +138,7 @@ def load(
             local, source = True, str(path)
             refuse_damage(path)
         model_class = class_of_config(source, config)
-        refuse_too_deep(source, config)
+        refuse_wrong_counts(source, config)
         if local:
             refuse_other_weights(path, config)
         if device_map is None and local:
@@ -176,11 +182,14 @@ def load(
                 "save it again."
             ) from error
         is_not = f"'{spec}' is not a local folder, and not"
+        remedy = "Correct the name, or give a folder."
         if local:
-            refuse_pointers(path)
+            for file in sorted(path.iterdir()):
+                refuse_pointer(file)
             is_not = f"{spec} is a folder, but not"
+            remedy = "Copy or save it again, or correct its config.json."
         raise HeadwiseError(
-            f"{is_not} a complete model that transformers can load: {end_of_sentence(error)}"
+            f"{is_not} a complete model that transformers can load: {end_of_sentence(error).rstrip('.')}. {remedy}"
         ) from error
     model = Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
     if layout is not None:
@@ -188,10 +197,10 @@ def load(
     return model
 
 
-AnyModel: TypeAlias = Model | PreTrainedModel | str | PathLike[str]  # as `model_of` takes it
+AnyModel: TypeAlias = Model | PreTrainedModel | str | PathLike[str]  # as `as_model` takes it
 
 
-def model_of(given: AnyModel) -> Model:
+def as_model(given: AnyModel) -> Model:
     """A model, of what a user has: one that is loaded, its name as `load` takes it, or a plain transformers model, with
     the tokenizer that is beside its weights on this machine. Raises HeadwiseError for anything else."""
     if isinstance(given, Model):
@@ -217,17 +226,6 @@ def model_of(given: AnyModel) -> Model:
             ) from error
         refuse_unfit(source, given, tokenizer)
     return Model(given, tokenizer)
-
-
-def refuse_pointers(folder: Path) -> None:
-    """Raise HeadwiseError where git has left pointers in the place of large files."""
-    for file in sorted(folder.iterdir()):
-        if file.is_file():
-            with file.open("rb") as content:
-                if content.read(len(POINTER)) == POINTER:
-                    raise HeadwiseError(
-                        f"{file} is a pointer of git-lfs, not the file itself: run `git lfs pull` in {folder}."
-                    )
 
 
 def load_marian(
@@ -262,7 +260,7 @@ def task_class(spec: str | Path) -> type[Task]:
             f"{spec} has no configuration that transformers can load: {end_of_sentence(error)}"
         ) from error
     model_class = class_of_config(source, config)
-    refuse_too_deep(source, config)
+    refuse_wrong_counts(source, config)
     if path.exists():
         refuse_other_weights(path, config)
     make = getattr(model_class, "from_config", None) or model_class._from_config
@@ -349,7 +347,8 @@ def class_of_config(source: str, config: Any) -> Any:
     if name == MarianToolkitModel.__name__:
         model_class = MarianToolkitModel
     is_model = isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)
-    if not is_model or not isinstance(config, model_class.config_class):
+    # `PreTrainedModel` itself has no class of configuration.
+    if not is_model or not isinstance(config, model_class.config_class or ()):
         raise HeadwiseError(
             f"{source} is said to be a {name} of type {config.model_type}, which this version of transformers does not "
             "have: correct architectures in its config.json."
@@ -357,9 +356,15 @@ def class_of_config(source: str, config: Any) -> Any:
     return model_class
 
 
-def refuse_too_deep(source: str, config: Any) -> None:
-    """Raise HeadwiseError for a configuration of so many layers that building them takes minutes."""
+def refuse_wrong_counts(source: str, config: Any) -> None:
+    """Raise HeadwiseError for a configuration of so many layers that building them takes minutes, or without heads."""
     for each in (config, *sub_configs(config)):
+        for name in HEAD_COUNTS:
+            count = getattr(each, name, None)
+            if isinstance(count, int) and count < 1:
+                raise HeadwiseError(
+                    f"{source} is said to have {name} = {count}, and a layer has at least one head: correct config.json."
+                )
         for name in LAYERS:
             count = getattr(each, name, None)
             if isinstance(count, int | float) and not 0 <= count <= DEEPEST:

@@ -12,8 +12,9 @@ import warnings
 from collections.abc import Collection
 from pathlib import Path
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import (
+    EXPORT,
     MODEL,
     SUMS,
     Content,
@@ -229,8 +230,10 @@ def folder_of(spec: str | Path) -> Path:
         ) from None
     is_path = name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
     if is_path and not path.exists():
+        beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise HeadwiseError(
-            f"{spec} cannot be loaded as a model: there is no such folder. "
+            f"{spec} cannot be loaded as a model: there is no folder {path}"
+            f"{did_you_mean(path.name, beside, f'{path.parent}/')}. "
             "Give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."
         )
     if (path / "model" / "config.json").exists():
@@ -246,7 +249,9 @@ def folder_of(spec: str | Path) -> Path:
 def instead_of(path: Path) -> str:
     """What to give instead of a file or folder that is no model."""
     if path.is_file():
-        return "headwise loads folders: give the one that this file was made from, or lies in."
+        if (path.parent / "config.json").is_file():
+            return f"It is a file: give the folder that it lies in, {path.parent}."
+        return "It is a file: give the folder of the model, or that from which this file was made."
     if (path / "adapter_config.json").is_file():
         return (
             "It holds an adapter of PEFT: merge it (merge_and_unload), and save the merged model."
@@ -258,4 +263,11 @@ def instead_of(path: Path) -> str:
         found = sorted(path.glob(f"{pattern}/config.json"), key=lambda file: file.stat().st_mtime)
         if found:
             return f"It holds {what}: give one, such as {found[-1].parent}."
+    if Folder(path).holds == EXPORT:
+        return "It holds an export for another program: give the model that it was made from."
+    if (path / "plan.toml").is_file():
+        return "It holds a study that has no model yet: run it to its end."
+    inner = sorted(file.parent for file in path.glob("*/config.json"))
+    if inner:
+        return f"It holds folders of models: give one, such as {inner[0]}."
     return "Give a model's folder or the folder of a finished study."

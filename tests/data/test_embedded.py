@@ -1,4 +1,4 @@
-"""The embedded corpus: the sample in the package is what its generator makes, and what docs/corpus.md promises."""
+"""The embedded corpus: the sample in the package is what its generator makes, and what docs/data.md promises."""
 
 from __future__ import annotations
 

@@ -49,8 +49,12 @@ def verdicts(found: hw.Check) -> dict[str, bool | None]:
 
 def test_a_pruned_folder_is_the_original_with_heads_off(place: Path) -> None:
     found = hw.check(place / "small", hw.load(place / "whole"))
-    assert verdicts(found) == {"files": True, "transformers": True, "heads": True, "outputs": True}
+    good = ("files", "transformers", "heads", "weights", "outputs")
+    assert verdicts(found) == dict.fromkeys(good, True)
     assert found.good and "with the same heads off" in repr(found)
+    assert verdicts(hw.check(place / "whole", hw.load(place / "whole"))) == dict.fromkeys(
+        good, True
+    )
     assert verdicts(hw.check(place / "whole"))["outputs"] is None
 
 
@@ -117,7 +121,8 @@ def renamed(folder: Path) -> None:
     (folder / SUMS).unlink()
 
 
-def trained_on(folder: Path) -> None:
+def train(folder: Path) -> None:
+    """As gates do: one weight moves by half, and the model is written again."""
     model = hw.load(folder)
     with torch.no_grad():
         model.hf.model.layers[0].mlp.up_proj.weight.mul_(1.5)
@@ -125,14 +130,51 @@ def trained_on(folder: Path) -> None:
     model.save(folder)
 
 
+def of_another_model(folder: Path) -> None:
+    """The same layout of another seed's weights."""
+    model = hw.load(folder)
+    with torch.no_grad():
+        for weight in model.hf.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.02)
+    shutil.rmtree(folder)
+    model.save(folder)
+
+
+def test_a_model_that_trained_after_removal_is_good(place: Path, tmp_path: Path) -> None:
+    """It differs from its original on purpose: what is equal is counted, and how it is compared is said."""
+    small = Path(shutil.copytree(place / "small", tmp_path / "small"))
+    train(small)
+    arguments = ["check", str(small), "--original", str(place / "whole")]
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code == 0, ended.output
+    found = hw.check(small, hw.load(place / "whole"))
+    assert verdicts(found)["weights"] is True and verdicts(found)["outputs"] is None
+    says = {finding.what: finding.says for finding in found.findings}
+    count = len(list(hw.load(small).hf.parameters()))
+    assert f"{count - 1} of {count} are those of" in says["weights"]
+    assert "layers.0.mlp.up_proj.weight, moved by 50 %" in says["weights"]
+    assert f"headwise evaluate {place / 'whole'} {small} --text FILE" in says["outputs"]
+
+
+def test_the_folder_of_a_study_stands_for_its_model(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "whole", tmp_path / "run" / "model")
+    assert hw.check(tmp_path / "run").good
+
+
 @pytest.mark.parametrize(
     ("name", "damage", "what", "sentence"),
     [
         ("small", lambda place: cut(place / WEIGHTS), "files", "is damaged"),
         ("small", swapped_rows, "files", "is damaged"),
-        ("small", lambda place: unsealed(place, swapped_rows), "outputs", "trained or changed"),
+        (
+            "small",
+            lambda place: unsealed(place, swapped_rows),
+            "weights",
+            "by training or by damage",
+        ),
         ("small", other_counts, "transformers", "do not fit its layout"),
-        ("small", trained_on, "outputs", "trained or changed after removal"),
+        ("small", of_another_model, "weights", "as far as those of an unrelated model"),
         ("gguf", lambda place: cut(place / "model.gguf"), "files", "model.gguf has changed"),
         ("gguf", without_sums("model.gguf"), "llama.cpp", "not within the file bounds"),
         ("onnx", without_sums("model.onnx"), "ONNX Runtime", "does not run"),
@@ -273,7 +315,7 @@ def test_an_archive_that_zipfile_cannot_unpack(tmp_path: Path, offset: int, valu
 
 
 def test_another_model_and_no_model(place: Path, tmp_path: Path) -> None:
-    assert verdicts(hw.check(place / "small", embedder()))["outputs"] is False
+    assert verdicts(hw.check(place / "small", embedder()))["weights"] is False
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(hw.HeadwiseError, match="is no file that can be checked"):
         hw.check(tmp_path / "text.txt")

@@ -71,6 +71,9 @@ def test_a_pruned_models_folder_has_its_own_card(words: list[Any], tmp_path: Pat
     readme.write_text(f"{card}\nMy own words.\n")
     write_cards(tmp_path / "run")
     assert readme.read_text().endswith("My own words.\n")
+    readme.write_text("")
+    write_cards(tmp_path / "run")
+    assert readme.read_text() == "", "who emptied it wants no card"
     files = {f"pruned/small/{name}": [1, "sum"] for name in ("README.md", "config.json")}
     assert [*files_of_outputs(files, ["pruned/small"])] == ["pruned/small/config.json"]
 

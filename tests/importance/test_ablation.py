@@ -17,6 +17,7 @@ from headwise.attention import AttentionCall, Discovery, capture, discover, keep
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance import ablation
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
+from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums
 from headwise.tasks.objective import asked_tokens
 from importance.asking import (
@@ -33,7 +34,7 @@ from importance.asking import (
 )
 from refusals import refuses
 
-WITHOUT_PAIRS = [name for name in ABLATIONS if name != "ablation.counterpart"]
+WITHOUT_PAIRS = [name for name in ABLATIONS if "counterparts" not in measure[name].needs]
 Wide = tuple[PreTrainedModel, Discovery, dict[str, Tensor], float]
 
 
@@ -94,9 +95,13 @@ def twin(
         elif measure == "ablation.mean":
             output[0, q, head] = torch.cat([seen.output[0, :, head] for seen in others]).mean(0)
         elif measure == "ablation.position-mean":
-            there = [seen.output[0, q, head] for seen in others if seen.output.shape[1] > q]
+            there = [
+                seen.output[0, q, head]
+                for seen in others
+                if seen.output.shape[1] > q and seen is not own
+            ]
             every = torch.cat([seen.output[0, :, head] for seen in others])
-            output[0, q, head] = torch.stack(there).mean(0) if len(there) > 1 else every.mean(0)
+            output[0, q, head] = torch.stack(there).mean(0) if there else every.mean(0)
         elif measure == "ablation.example":
             output[0, q, head] = following.output[0, q % following.output.shape[1], head]
         else:
@@ -115,17 +120,17 @@ def test_every_ablation_agrees_with_a_slow_version(family: str) -> None:
     alone = [sentence(inputs, row) for row in range(3)]
     seen, whole = [looked(model, found, one) for one in alone], [loss(model, one) for one in alone]
     for site in found.modules:
-        for measure, measured in collected.items():
+        for name, measured in collected.items():
             sums, counts = measured.sentences(site)
             for row, one in enumerate(alone):
                 assert counts[row] == int(asked_tokens(one["labels"]))
                 for head in range(row, found.heads.count(site), 3):
                     at_site = [every[site] for every in seen]
                     following = at_site[(row + 1) % 3]
-                    output = twin(at_site[row], measure, head, at_site, following)
+                    output = twin(at_site[row], name, head, at_site, following)
                     with capture(model, found, replace={site: lambda _, output=output: output}):
                         change = float(loss(model, one) - whole[row])
-                    what = measure, site, head
+                    what = name, site, head
                     assert sums[row, head] == pytest.approx(change, rel=near, abs=near), what
 
 

@@ -18,10 +18,11 @@ from headwise.heads import Head, HeadMask, Site
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
 from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gating import gate_heads
-from headwise.importance.gradient import GRADIENTS, gradients
+from headwise.importance.gradient import GRADIENTS, direct_attributions, gradients
 from headwise.importance.integrated_gradients import integrated_gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
+from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums
 from headwise.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, broken, state, where, worded
@@ -29,10 +30,11 @@ from refusals import refuses
 
 Batches = Iterable[dict[str, Tensor]]
 Measure = Callable[[PreTrainedModel, Discovery, Batches], Any]
-WITHOUT_PAIRS = [name for name in ABLATIONS if name != "ablation.counterpart"]
+WITHOUT_PAIRS = [name for name in ABLATIONS if "counterparts" not in measure[name].needs]
 SUMS: dict[str, Measure] = {
     "ablation": lambda *given: ablate(*given, WITHOUT_PAIRS),
     "gradients": gradients,
+    "direct": direct_attributions,
     "integrated gradients": lambda *given: integrated_gradients(*given, 2),
     "relevance": lambda *given: relevance(*given, RULES["cp"]).sums,
     "statistics": lambda *given: read_statistics(*given, {0, 1}),

@@ -44,10 +44,10 @@ def test_only_what_is_not_finished_runs_again(
         return run_pass(model, text, names, *given)
 
     monkeypatch.setattr(passes, "run_pass", noted)
-    whole = run_passes(asker("gpt2"), asker("gpt2").task.batches(lines(6)), MEASURES, 0)
-    first = scored(tmp_path, asker("gpt2"), lines(6), MEASURES[:3])
+    whole = run_passes(asker("gpt2"), asker("gpt2").task.batches(lines(12)), MEASURES, 0)
+    first = scored(tmp_path, asker("gpt2"), lines(12), MEASURES[:3])
     ran.clear()
-    again = scored(tmp_path, asker("gpt2"), lines(6), MEASURES)
+    again = scored(tmp_path, asker("gpt2"), lines(12), MEASURES)
     assert ran == ["ablation.zero"]
     assert again.all_rows(0) == whole.all_rows(0)
     assert again.balances == whole.balances != {}
@@ -82,9 +82,9 @@ def test_of_anything_else_nothing_is_taken(
     other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = asker("gpt2")
-    text = lines(6)
+    text = lines(12)
     scored(tmp_path, model, text, ["confidence"])
-    assert finished(tmp_path, asker("gpt2"), lines(6)).left(["confidence"]) == []
+    assert finished(tmp_path, asker("gpt2"), lines(12)).left(["confidence"]) == []
     seed = 0
     if other == "weights":
         with torch.no_grad():
@@ -111,10 +111,10 @@ def test_of_anything_else_nothing_is_taken(
 
 
 def test_a_finished_score_leaves_the_passes_of_others(tmp_path: Path) -> None:
-    for text in (lines(6), lines(6, seed=1)):
+    for text in (lines(12), lines(6, seed=1)):
         scored(tmp_path, asker("gpt2"), text, ["confidence"])
-    finished(tmp_path, asker("gpt2"), lines(6)).discard()
-    assert finished(tmp_path, asker("gpt2"), lines(6)).left(["confidence"]) == ["confidence"]
+    finished(tmp_path, asker("gpt2"), lines(12)).discard()
+    assert finished(tmp_path, asker("gpt2"), lines(12)).left(["confidence"]) == ["confidence"]
     other = finished(tmp_path, asker("gpt2"), lines(6, seed=1))
     assert other.left(["confidence"]) == []
     other.discard()

@@ -134,7 +134,7 @@ def test_first_order_estimate_is_the_slope_of_the_loss() -> None:
 
 def test_normalised_rows_have_length_one_in_every_layer_and_kind() -> None:
     model, found, inputs, _ = precise("marian")
-    collected = gradients(model, found, [inputs])
+    collected = gradients(model, found, [inputs] * 4)
     raw, scaled = (collected[name].rows(name) for name in ("gradient", "gradient.normalised"))
     for site in found.heads.sites:
         here = [n for n, row in enumerate(raw) if (row["kind"], row["layer"]) == site]

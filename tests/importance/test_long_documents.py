@@ -155,8 +155,20 @@ def by_hand(model: hw.Model) -> dict[str, dict[tuple[int, int], float]]:
         zero = torch.zeros_like(by_position)
         replacements = {"zero": zero, "mean": zero + mean, "position-mean": by_position}
         for name, replacement in replacements.items():
-            with torch.no_grad(), projected(model, replaced(layer, head, replacement)):
-                lost = sum(float(loss(model, window)) for window in cut)
+            lost = 0.0
+            for number, window in enumerate(cut):
+                of_window = replacement.clone()
+                if name == "position-mean":  # of the other windows that have the place
+                    for place in range(window.new, len(window.ids)):
+                        others = [
+                            out[place]
+                            for other, (out, each) in enumerate(zip(of_head, cut, strict=True))
+                            if other != number and each.new <= place < len(each.ids)
+                        ]
+                        if others:
+                            of_window[place] = torch.stack(others).mean(0)
+                with torch.no_grad(), projected(model, replaced(layer, head, of_window)):
+                    lost += float(loss(model, window))
             found[f"ablation.{name}"][layer, head] = (lost - whole_loss) / predicted
 
     largest: dict[tuple[int, int], list[float]] = {address: [] for address in every}

@@ -9,7 +9,12 @@ from torch import Tensor
 
 from headwise.attention import AttentionCall, capture, discover
 from headwise.heads import Site
-from headwise.importance.mean_outputs import mean_outputs, position_means, positions
+from headwise.importance.mean_outputs import (
+    PositionMeans,
+    mean_outputs,
+    position_means,
+    positions,
+)
 from headwise.tasks.objective import predict
 from importance.asking import asking, padded_left, sentence, worded
 
@@ -50,8 +55,8 @@ def test_means_over_positions_agree_with_loops() -> None:
         every = torch.cat(of_site).mean(0)
         torch.testing.assert_close(pooled[site], every)
         for means in by_position:
-            assert len(means[site]) == max(len(output) for output in of_site)
-            for place, mean in enumerate(means[site]):
+            assert len(means[site].means) == max(len(output) for output in of_site)
+            for place, mean in enumerate(means[site].means):
                 there = [output[place] for output in of_site if len(output) > place]
                 expected = torch.stack(there).mean(0) if len(there) > 1 else every
                 torch.testing.assert_close(mean, expected)
@@ -66,4 +71,20 @@ def test_padding_on_the_left_moves_no_position() -> None:
         right = position_means(model, discovery, [inputs])
         left = position_means(model, discovery, [turned])
     for site in discovery.modules:
-        torch.testing.assert_close(left[site], right[site])
+        torch.testing.assert_close(left[site].means, right[site].means)
+        assert torch.equal(left[site].share, right[site].share)
+
+
+def test_a_sentence_is_not_in_its_own_mean() -> None:
+    """Left out one by one: with its own output in the mean of n sentences, an effect is (n − 1) / n of what it should be."""
+    outputs = torch.randn(4, 3, 2, 5, dtype=torch.float64, generator=torch.manual_seed(0))
+    share = torch.full((3,), 1 / 3, dtype=torch.float64)
+    means = PositionMeans(outputs.mean(0), share)
+    places = torch.arange(3).expand(4, 3)
+    counted = torch.ones(4, 3, dtype=torch.bool)
+    counted[3] = False  # what an earlier window has is in no mean
+    found = means.of_others(outputs[:, :, 1], places, counted, 1)
+    for row in range(3):
+        others = [number for number in range(4) if number != row]
+        torch.testing.assert_close(found[row], outputs[others, :, 1].mean(0))
+    torch.testing.assert_close(found[3], outputs[:, :, 1].mean(0))

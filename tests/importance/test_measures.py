@@ -11,7 +11,12 @@ from headwise.importance.measures import facts, measure, passes, resolve_measure
 def test_short_names() -> None:
     assert resolve_measures(["lrp", "ablation", "lrp.ding"]) == ["lrp.ding", "ablation.zero"]
     everything = resolve_measures(["all"])
-    left_out = {"ablation.bleu", "ablation.counterpart", "attribution.counterpart"}
+    left_out = {
+        "ablation.bleu",
+        "ablation.counterpart",
+        "ablation.restored",
+        "attribution.counterpart",
+    }
     assert {*measure} - {*everything} == left_out
     assert resolve_measures(["all", "ablation.bleu"])[-1] == "ablation.bleu"
 

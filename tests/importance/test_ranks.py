@@ -56,9 +56,9 @@ def test_rank_correlation_of_rows() -> None:
 
 
 def test_a_long_sentence_is_one_unit_and_widens_the_interval() -> None:
-    """Of 20 sentences one has most of the tokens: the interval is that of 20 tokens' effective units, not of 20."""
+    """Of 20 sentences one has a fifth of the tokens: the interval is that of 12 effective units, not of 20."""
     random = np.random.default_rng(0)
-    counts = np.array([40.0] + [1.0] * 19)
+    counts = np.array([5.0] + [1.0] * 19)
     sums = SentenceSums(HEADS.only(["decoder-self"]))
     for site in HEADS.sites:
         values = random.normal(size=(20, HEADS.count(site)))

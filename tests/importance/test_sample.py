@@ -131,3 +131,41 @@ def test_what_a_language_model_is_scored_by() -> None:
 def test_a_translation_model_is_scored_on_the_whole_text() -> None:
     scores = hw.score(asker("marian"), pairs(6))
     assert "lrp.ding" in scores.measures and "sampled" not in scores.signature
+
+
+def test_the_time_for_means_is_no_time_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second for each batch that is read. The reading for means is over after a quarter of the time, and the ablation
+    goes on until the time is spent; it used to stop after one batch."""
+    read: list[int] = []
+    joined = Shuffled.joined
+
+    def noted(shuffled: Shuffled, sentences: list[dict[str, Any]]) -> dict[str, Any]:
+        read.append(len(sentences))
+        return joined(shuffled, sentences)
+
+    monkeypatch.setattr(Shuffled, "joined", noted)
+    monkeypatch.setattr(sample.time, "perf_counter", lambda: float(len(read)))
+    monkeypatch.setattr(sample, "SETTLED", 2.0)
+    scores = hw.score(asker("llama"), lines(150), ["ablation.mean"], time="40s")
+    facts = scores.signature["sampled"]["ablation.mean"]
+    assert facts["ended"] == "time spent" and len(read) == pytest.approx(40, abs=2)
+    assert facts["sentences"] == pytest.approx(sum(read) * 3 / 4, rel=0.2)
+
+
+def test_a_sample_is_of_sentences_whatever_their_length() -> None:
+    """The mean length of the first 40 sentences. Batches of like length left it out in far more than 5 %."""
+    text = lines(400)
+    batches = asker("gpt2").task.batches(text)
+    lengths = np.zeros(400)
+    for batch in batches:
+        lengths[batch["rows"].numpy()] = batch["attention_mask"].sum(1).numpy()
+    left_out = 0
+    for seed in range(200):
+        rows: list[int] = []
+        for batch in Shuffled(batches, seed, 64, silent):
+            rows += batch["rows"].tolist()
+            if len(rows) >= 40:
+                break
+        drawn = lengths[rows]
+        left_out += abs(drawn.mean() - lengths.mean()) > 2.02 * drawn.std(ddof=1) / len(rows) ** 0.5
+    assert left_out / 200 <= 0.08

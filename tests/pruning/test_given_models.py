@@ -16,12 +16,14 @@ import headwise as hw
 from headwise.decoding.bleu import translation_answers
 from headwise.options import Gates, Training
 from headwise.pruning import fine_tuning
+from headwise.pruning.fine_tuning import tune
 from headwise.qualities import AGREEMENT
 from headwise.study import make_plan
 from headwise.study.plan import GateSweep
 from headwise.study.variants import Variant
 from headwise.study.watches import SHORT, doubts_of, length_ratio
 from headwise.training.dropout import dropout_of
+from headwise.training.trainer import TrainingRun
 from tasks.askers import asker, lines, pairs
 
 FAST: dict[str, Any] = {"keep": 3, "epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
@@ -127,6 +129,50 @@ def test_training_that_does_harm_is_said(
     assert status == 0
     (line,) = [line for line in said.splitlines() if "training itself does harm" in line][:1]
     assert "dropout of 0.3" in line and "learning_rate of 1.5" in line and "words here" in line
+    assert "does harm so far" in said[: said.index(line)], "while it trains"
+
+
+class TestHarmIsSaidEarly:
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fine_tuning, "SOON", 0.0)
+
+    def said(self, folder: Path, **options: Any) -> list[str]:
+        """What the control `fine-tuned` says while it trains."""
+        model = asker("gpt2", resid_pdrop=0.3)
+        said: list[str] = []
+        data, dev = (model.task.training_data(text, 48) for text in (lines(40), lines(6, 9)))
+        training = TrainingRun(data, dev, SMALL, folder, say=said.append)
+        how = Gates(**{**FAST, "epochs": 4, **options})
+        tune(model, training, how, ("decoder-self",), hw.HeadMask.full(model.heads))
+        return said
+
+    def test_with_the_causes_once_and_before_the_first_epoch_ends(self, tmp_path: Path) -> None:
+        (line,) = self.said(tmp_path, train="all", learning_rate=1.5)
+        updates = int(line.split()[1])
+        assert updates < 7, "of the first epoch"
+        assert "dropout of 0.3" in line and "rate of 1.5" in line
+
+    def test_dropout_is_no_cause_where_nothing_drops_out(self, tmp_path: Path) -> None:
+        first, *_ = self.said(tmp_path, train="apart", learning_rate=50.0)
+        assert "dropout" not in first and "rate of 50" in first
+
+    def test_nothing_is_said_of_training_that_helps(self, tmp_path: Path) -> None:
+        assert not self.said(tmp_path, train="apart", learning_rate=5e-3)
+
+
+def test_short_sentences_are_the_likeliest_cause_but_dropout() -> None:
+    def causes(lengths: list[int], train: str) -> list[str]:
+        found = fine_tuning.likely_causes(asker(dropout=0.5).hf, train, 0.1, lengths, [9], "words")
+        return [cause.split(" (")[0] for cause in found]
+
+    dropout, rate = "the dropout of 0.5 in its configuration", "the learning_rate of 0.1"
+    assert causes([5, 5, 30], "all") == [
+        dropout,
+        "training sentences shorter than those of dev",
+        rate,
+    ]
+    assert causes([6, 6, 30], "apart") == [rate, "sentences unlike those that it learned from"]
 
 
 @pytest.mark.parametrize(("after", "warned"), [(0.5, False), (1.5, True)])

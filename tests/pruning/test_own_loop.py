@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +248,14 @@ def test_an_error_in_the_loop_leaves_the_model_as_it_was(model: hw.Model) -> Non
             assert not torch.equal(model.hf(**inputs).logits, before)
             raise KeyError
         assert torch.equal(model.hf(**inputs).logits, before)
+
+
+def test_gates_that_have_not_settled_warn(model: hw.Model) -> None:
+    """Chances of 0.47 remove every head by their sign, which is no result."""
+    gates = hw.GatedLoop(model, penalty=0.01, start=0.0)
+    with pytest.warns(UserWarning, match="have not settled: 100%"):
+        gates.remove()
+    settled = hw.GatedLoop(model, penalty=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settled.remove()

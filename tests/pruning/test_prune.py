@@ -7,8 +7,10 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
 import pytest
 import torch
 from pydantic import BaseModel
@@ -350,6 +352,86 @@ class TestGreedy:
             hw.prune(asker(family), lines(20), Greedy(keep=1))
 
 
+def measured(folder: Path, **wanted: str) -> pd.DataFrame:
+    """The rows of a study's pruning.csv with these words."""
+    table = pd.read_csv(folder / "pruning.csv").fillna({"reference": "", "split": ""})
+    for column, word in wanted.items():
+        table = table[table[column] == word]
+    return table
+
+
+class TestControls:
+    """A study of the one model, which is the same as without controls."""
+
+    @pytest.mark.parametrize(
+        ("options", "references"),
+        [
+            (Gates(keep=3, **FAST), {"full", "fine-tuned"}),
+            (Greedy(keep=3, train="all", epochs=1, warmup=1), {"full", "fine-tuned"}),
+            (Greedy(max_drop=100, search=Search(beam=1)), {"full", "weight-norm", "random.1"}),
+        ],
+        ids=["gates", "tuned", "budget"],
+    )
+    def test_the_same_model_beside_its_controls(
+        self, tmp_path: Path, options: Gates | Greedy, references: set[str]
+    ) -> None:
+        model = asker()
+        trains = not isinstance(options, Greedy) or options.train
+        texts: dict[str, Any] = {"text": pairs(40), "dev": pairs(6, 9)}
+        how = {"training": SMALL} if trains else {}
+        alone = hw.prune(model, options=options, **texts, **how)
+        shares = list[float]()
+        small = hw.prune(
+            model,
+            options=options,
+            **texts,
+            **how,
+            test=pairs(20, 30),
+            controls=True,
+            work=tmp_path / "work",
+            progress=lambda share, what: shares.append(share),
+        )
+        assert small.layout == alone.layout
+        own, expected = small.hf.state_dict(), alone.hf.state_dict()
+        assert all(torch.equal(own[name], tensor) for name, tensor in expected.items())
+        assert shares[-1] == 1.0
+        on_test = measured(
+            tmp_path / "work", split="test", measure="bleu", setting=Path(small.name).name
+        )
+        assert references <= {*on_test.reference}
+        assert on_test[on_test.reference != ""].high.notna().all()
+
+    def test_a_finished_study_is_read_and_another_model_is_pruned_again(
+        self, tmp_path: Path
+    ) -> None:
+        options = Greedy(keep=3, score="weight-norm")
+        how: dict[str, Any] = {"dev": lines(6, 3), "controls": True, "work": tmp_path / "work"}
+        first, other = asker("bert"), asker("bert")
+        with torch.no_grad():
+            other.hf.get_input_embeddings().weight += 0.1
+
+        def sealed() -> float:
+            return (tmp_path / "work" / ".steps" / "train.json").stat().st_mtime_ns
+
+        hw.prune(first, lines(8), options, **how)
+        made = sealed()
+        hw.prune(first, lines(8), options, **how)
+        assert sealed() == made
+        hw.prune(other, lines(8), options, **how)
+        assert sealed() > made
+
+    def test_what_is_needed(self, tmp_path: Path) -> None:
+        for how, reason in (
+            ({"controls": True}, "controls need a folder"),
+            ({"test": lines(4)}, "give controls=True with it"),
+            ({"controls": ["beauty"], "work": tmp_path}, "beauty"),
+        ):
+            options = Greedy(keep=3, train="all", epochs=1)
+            with pytest.raises(hw.HeadwiseError, match=reason):
+                hw.prune(asker("bert"), lines(12), options, **cast(Any, how))
+        assert not [*tmp_path.iterdir()]
+
+
 class TestWarnings:
     """What a study writes into its report is not lost where there is none."""
 
@@ -523,7 +605,7 @@ class TestWithoutWords:
 
 
 def test_few_parameters_each_with_a_name() -> None:
-    assert len(inspect.signature(hw.prune).parameters) <= 8
+    assert len(inspect.signature(hw.prune).parameters) <= 10
     for function in (hw.prune, hw.score, hw.evaluate, hw.roles):
         kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
         assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}

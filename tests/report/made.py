@@ -195,7 +195,7 @@ def scores(draw: random.Random, heads: HeadMap = HEADS) -> pd.DataFrame:
         for measure, value in values.items():
             margin = draw.uniform(0.01, 0.06) * abs(value)
             ends = (value - margin, value + margin)
-            rows.append((*head, measure, round(value, 6), *ends, 12841, None))
+            rows.append((*head, measure, round(value, 6), *ends, 12841, None, 200.0))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

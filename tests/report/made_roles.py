@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -131,7 +131,7 @@ def role_scores(heads: HeadMap) -> pd.DataFrame:
             low = draw.uniform(0.2, 0.9) * (3 if math.isnan(chance) else chance)
             value = ROLES.get((head.layer, head.head, measure), low)
             ends = (max(value - 0.03, 0), min(value + 0.03, 1))
-            rows.append((*head, measure, round(value, 4), *ends, 812, chance))
+            rows.append((*head, measure, round(value, 4), *ends, 812, chance, 60))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -214,7 +214,10 @@ def interactions(heads: HeadMap) -> pd.DataFrame:
         screened = found[0] * 1.2 if found else draw.gauss(0, 0.001)
         row = {**first._asdict(), **other, "screening_value": screened}
         names = ("value", "low", "high", "p", "alone", "other_alone", "both", "n")
-        measured = (*found, 0.002, 0.005, 0.01, 0.015 + found[0], 4000) if found else [None] * 8
+        measured: Sequence[float | None] = [None] * 8
+        if found:
+            p = 0.4 if found[1] <= 0 <= found[2] else 0.002
+            measured = [*found, p, 0.005, 0.01, 0.015 + found[0], 4000]
         rows.append(row | dict(zip(names, measured, strict=True)))
     table = pd.DataFrame(rows)
     return table.sort_values("value", key=abs, ascending=False, kind="stable", na_position="last")

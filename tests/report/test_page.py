@@ -172,7 +172,8 @@ def test_figure_1_says_which_score_agrees_with_ablation_and_what_was_tested(
         figures = re.findall("<figcaption>(.*?)</figcaption>", text, flags=re.DOTALL)
         return [" ".join(html.unescape(figure).split()) for figure in figures]
 
-    (encoder,) = captions()
+    encoder, at_work = captions()
+    assert "Outlined cells" in at_work
     assert "0.71 [0.62, 0.78] (LRP-Ding: 0.66 [0.57, 0.73], not surely lower)" in encoder
     assert "only" not in encoder
 
@@ -182,7 +183,7 @@ def test_figure_1_says_which_score_agrees_with_ablation_and_what_was_tested(
 
     lower = cells({"high": 0.61}, measure="lrp.ding", statistic="spearman", against="ablation.zero")
     change(run_folder, {"faithfulness.csv": lower, "heads.csv": with_cross})
-    encoder, other = captions()
+    encoder, _, other = captions()
     assert "(LRP-Ding: 0.66 [0.57, 0.61], lower). Rows" in encoder
     for caption in (encoder, other):
         assert caption.partition(" Order:")[0].endswith("tested for encoder heads only.")

@@ -41,8 +41,10 @@ def test_every_claim_has_a_row_and_its_place_in_a_paper(run: FinishedRun) -> Non
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        ((-0.71, 0.11), SUPPORTS),
-        ((-0.71, -0.11), SUPPORTS),  # a loss that shows, and may be the paper's own 0.15
+        ((-0.14, 0.11), SUPPORTS),
+        ((-0.14, -0.01), SUPPORTS),  # a loss that shows, and is no more than the paper's own 0.15
+        ((-0.71, 0.11), UNSURE),
+        ((-0.71, -0.11), UNSURE),
         ((-1.71, 0.61), UNSURE),
         ((-1.71, -0.11), UNSURE),
         ((-0.71, -0.21), CONTRADICTS),
@@ -62,6 +64,34 @@ def test_most_encoder_heads_go_for_little_where_the_interval_says_so(
     assert found == said and f"[{ends[0]:+.2f}".replace("-", "−") in here
     change(folder, {"pruning.csv": without(setting=half)})
     assert verdict_of(read_run(folder), "Most encoder heads")[1] == NOT_TESTED
+
+
+def test_the_best_model_is_chosen_by_other_text_than_the_one_it_is_reported_on(
+    tmp_path: Path,
+) -> None:
+    """The better one of two by noise would be that of test; dev prefers the other."""
+    half = ["lambda-0.05", "lambda-0.2"]
+
+    def lost(table: pd.DataFrame) -> pd.DataFrame:
+        for setting, on_test, on_dev in ((half[0], -0.1, 30.0), (half[1], -0.6, 36.0)):
+            test: dict[str, Any] = {
+                "setting": [setting],
+                "measure": "bleu",
+                "reference": "full",
+                "split": "test",
+            }
+            dev: dict[str, Any] = {
+                "setting": [setting],
+                "measure": "bleu",
+                "reference": None,
+                "split": "dev",
+            }
+            table = cells((on_test, on_test - 0.1, on_test + 0.1, 0.5), **test)(table)
+            table = cells((on_dev, on_dev - 1, on_dev + 1, None), **dev)(table)
+        return table
+
+    here, _ = verdict_of(read_run(make_run(tmp_path, {"pruning.csv": lost})), "Most encoder heads")
+    assert "−0.6" in here
 
 
 def test_every_class_of_heads_is_counted(run: FinishedRun) -> None:

@@ -11,7 +11,6 @@ import pytest
 from headwise.heads import COLUMNS, Head
 from headwise.report import after_pruning, head_functions, role_charts, role_tables
 from headwise.report.every_head import role_evidence
-from headwise.report.page import figures_in
 from headwise.report.run_folder import FinishedRun, Rescored
 from report.conftest import data_of
 from report.made import causal
@@ -107,7 +106,7 @@ def scored(run: FinishedRun, before: list[float], after: list[float], measure: s
     """Heads of one layer with a score before and after."""
     tables = []
     for values in (before, after):
-        rows = [("encoder-self", 0, h, measure, v, v, v, 9, None) for h, v in enumerate(values)]
+        rows = [("encoder-self", 0, h, measure, v, v, v, 9, None, 9) for h, v in enumerate(values)]
         tables.append(pd.DataFrame(rows, columns=list(COLUMNS)))
     return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], None)})
 
@@ -137,7 +136,7 @@ def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(
     none = replace(run, roles=replace(run.roles, roles=run.roles.roles.iloc[:0]))
     content = after_pruning.after_pruning_section(none)
     assert content is not None and not content["parts"][0]["had_roles"]
-    assert figures_in(role_tables.role_tables_section(none))
+    assert role_tables.role_tables_section(none) is not None
 
 
 def test_what_a_role_does_with_its_head_off_is_in_the_map_and_the_card(run: FinishedRun) -> None:

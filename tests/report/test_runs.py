@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -69,6 +70,14 @@ def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Runs) -> None:
         kept[name.removeprefix("en-de, ")] = run.models.loc["encoder.lambda-0.08", "kept"]
     assert {c["seed"]: c["x"] for c in cells if c.get("chosen")} == kept
     assert not any(c.get("chosen") for c in data_of(everything))
+
+
+def test_figures_of_data_sets_of_like_names_are_files_of_their_own(grid: Runs) -> None:
+    names = dict(zip(("a b", "a-b"), grid.seeds, strict=True))
+    seeds = {name: grid.seeds[data] for name, data in names.items()}
+    parts = {name: grid.parts[data] for name, data in names.items()}
+    figures = seed_figures(replace(grid, seeds=seeds, parts=parts))
+    assert len({figure.name for figure in figures}) == len(figures)
 
 
 def test_a_model_stands_beside_itself_in_the_other_data_set(grid: Runs) -> None:

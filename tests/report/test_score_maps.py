@@ -87,7 +87,7 @@ def test_without_curves_the_best_is_the_one_that_agrees_most(run: FinishedRun) -
 
 
 def scored(run: FinishedRun, rows: list[tuple[object, ...]]) -> FinishedRun:
-    return replace(run, heads=pd.DataFrame(rows, columns=list(COLUMNS)))
+    return replace(run, heads=pd.DataFrame(rows, columns=list(COLUMNS[:-1])).assign(units=30))
 
 
 def test_heads_that_surely_matter_alone_have_a_star_and_are_counted(run: FinishedRun) -> None:
@@ -196,3 +196,13 @@ def test_the_map_of_pairs_is_symmetric_and_frames_the_significant_ones(
     assert framed == {first, ("encoder-self/1/2", "encoder-self/2/0")}
     assert cells[first]["measured"] == "+31.0 [+24.0, +39.0]"
     assert head_pairs.head_pairs_section(uncontrolled) is None
+
+
+def test_pairs_are_told_apart_by_the_p_of_all_of_them(run: FinishedRun) -> None:
+    """An interval of one pair leaves out 0 in one of 20; framed and counted is what is sure among all pairs."""
+    pairs = run.interactions
+    assert pairs is not None and (pairs["low"] > 0).any()
+    content = head_pairs.head_pairs_section(replace(run, interactions=pairs.assign(p=0.2)))
+    assert content is not None
+    assert (content["redundant"], content["synergistic"]) == (0, 0)
+    assert not any(cell["significant"] for cell in data_of(content["map"]))

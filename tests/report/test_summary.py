@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import MarianMTModel
 import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask
+from headwise.heads import Head, HeadMask
 from headwise.hub import HUB_RESULTS
 from headwise.model import Model
 from headwise.report.run_folder import FinishedRun, read_run
@@ -115,8 +116,9 @@ def test_the_headline_says_whether_the_limit_was_kept_and_speed_won(
     assert re.search(words, found["headline"])
 
 
-LITTLE_SAVED = "Not worth shipping (less than 10\u202f% saved, speed not measured, surely worse): "
-MORE_LOST = "Not worth shipping (a sure loss of at least {}\u202f%, more than it saves): "
+LITTLE_SAVED = "Do not ship: it is worse, and saves less than 10\u202f%. "
+MORE_LOST = "Do not ship: it loses at least {}\u202f%, more than it saves. "
+ENOUGH_SAVED = "Ship only if the loss is worth {}. "
 
 
 @pytest.mark.parametrize(
@@ -124,10 +126,10 @@ MORE_LOST = "Not worth shipping (a sure loss of at least {}\u202f%, more than it
     [
         (2.5, None, None, LITTLE_SAVED),
         (2.7, None, None, MORE_LOST.format("2.7")),
-        (2.7, 0.5, None, ""),
+        (2.7, 0.5, None, ENOUGH_SAVED.format("50.0\u202f% less key/value cache")),
         (60.0, 0.5, None, MORE_LOST.format("60.0")),
         # What the plan allows is not judged, unless test surely exceeds it.
-        (2.7, None, 10.0, ""),
+        (2.7, None, 10.0, ENOUGH_SAVED.format("2.6\u202f% fewer weights")),
         (60.0, 0.5, 10.0, MORE_LOST.format("60.0")),
     ],
 )
@@ -148,8 +150,7 @@ def test_a_bad_bargain_is_called_one_with_its_reason(
     folder = change(make_language(tmp_path, max_drop=limit), {"pruning.csv": changed})
     headline = summary_section(read_run(folder))["headline"]
     saved = "2.6\u202f% fewer weights" if cache is None else "50.0\u202f% less key/value cache"
-    only = "only " if limit and not says else ""
-    assert headline.startswith(f"{says}15 of 24 decoder heads removed: {only}{saved}; ")
+    assert headline.startswith(f"{says}15 of 24 decoder heads removed: {saved}; ")
     assert f"; +{low + 1:.2f}" in headline
 
 
@@ -160,8 +161,31 @@ def test_more_than_the_limit_lost_to_equal_further_training_is_no_bargain(tmp_pa
     for limit, bad in ((2.5, True), (2.7, False)):
         change(folder, {"run.json": {"max_drop": limit}})
         headline = summary_section(read_run(folder))["headline"]
-        assert headline.startswith("Not worth shipping (") == bad
+        assert headline.startswith("Do not ship: ") == bad
         assert f"with the full model within the limit of {limit} on" in headline
+
+
+def test_the_first_screen_says_what_matters_and_what_shows_little(run_folder: Path) -> None:
+    run = read_run(run_folder)
+    assert run.heads is not None and run.untrained is not None
+    said = " ".join(summary_section(run)["findings"])
+    off = run.heads[run.heads["measure"] == "ablation.zero"].set_index(["kind", "layer", "head"])
+    worst = Head(*off["value"].idxmax())
+    assert (
+        f"in nats a token: {worst} (+" in said
+        and "have a role" in said
+        and "Score to trust" in said
+    )
+    wide = run.untrained.assign(value=run.untrained["value"] * 100)
+    both = pd.concat([wide, run.untrained.assign(value=-100.0)])
+    covered = " ".join(summary_section(replace(run, untrained=both))["findings"])
+    total = (run.heads["measure"] == "lrp.ding").sum()
+    assert f"LRP-Ding of {total} of {total} heads lies within the range of untrained" in covered
+
+
+def test_a_doubted_model_is_not_shipped_yet(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, {"run.json": {"doubts": {CHOSEN: ["The gates had not settled."]}}})
+    assert summary_section(read_run(folder))["advice"].startswith("Do not ship yet")
 
 
 def test_doubts_stand_under_the_headline(tmp_path: Path) -> None:

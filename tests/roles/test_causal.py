@@ -47,6 +47,59 @@ def found(planted: PlantedModel) -> Roles:
     return hw.roles(planted.model, planted.treebank)
 
 
+@pytest.fixture(scope="module")
+def suppressing(tmp_path_factory: pytest.TempPathFactory) -> PlantedModel:
+    """The decoy looks where S-inhibition does, and writes against that name's own logit, as much as the name mover would
+    write for it."""
+    planted = plant_template_model(0, tmp_path_factory.mktemp("suppressing"))
+    layers = planted.model.hf.model.decoder.layers
+    inhibition, mover, free = (
+        *(place(planted, name) for name in ("S-inhibition", "name mover")),
+        decoy(planted),
+    )
+    looks = layers[inhibition.layer].self_attn
+    writes = layers[mover.layer].self_attn
+    with torch.no_grad():
+        for projection in ("q_proj", "k_proj"):
+            of_looks = getattr(looks, projection).weight
+            of_looks[of_head(free)] = of_looks[of_head(inhibition)]
+        looks.v_proj.weight[of_head(free)] = writes.v_proj.weight[of_head(mover)]
+        looks.out_proj.weight[:, of_head(free)] = -writes.out_proj.weight[:, of_head(mover)]
+    return planted
+
+
+def of_head(head: Head) -> slice:
+    return slice(head.head * SIZE, (head.head + 1) * SIZE)
+
+
+def test_a_head_that_writes_against_the_subject_itself_is_no_s_inhibition(
+    suppressing: PlantedModel,
+) -> None:
+    """Both look at the subject's second place, and the difference falls without either; only the path tells them apart."""
+    found = hw.roles(suppressing.model, suppressing.treebank)
+    causal = found.causal.set_index(["layer", "head", "measure"])
+    inhibition, free = place(suppressing, "S-inhibition"), decoy(suppressing)
+    ours = causal.loc[(*inhibition[1:], "s-inhibition")]
+    other = causal.loc[(*free[1:], "s-inhibition")]
+    assert ours["confirmed"] and ours["direct"] == pytest.approx(0, abs=0.1 * ours["value"])
+    assert other["low"] > 0 and other["direct"] > 0.5 * other["value"] and not other["confirmed"]
+    roles = set(found.roles[["layer", "head", "measure"]].itertuples(index=False, name=None))
+    assert (*inhibition[1:], "s-inhibition") in roles
+    assert (*free[1:], "s-inhibition") not in roles and (*free[1:], "copy-suppression") in roles
+    assert (*inhibition[1:], "copy-suppression") not in roles
+
+
+def test_most_of_an_indirect_effect_is_not_direct() -> None:
+    random = np.random.default_rng(0)
+    counts = np.ones(30)
+    lost = np.stack([np.zeros(30), random.normal(1, 0.1, 30), np.zeros(30)], 1)
+    for share, confirmed in ((-0.5, True), (0.0, True), (0.3, True), (0.7, False), (1.0, False)):
+        direct = share * lost[:, 1]
+        assert (effect(lost, counts, 1, [2], 0, direct, True)["p"] < 0.05) == confirmed
+        assert effect(lost, counts, 1, [2], 0, direct)["p"] < 0.05
+        assert effect(lost, counts, 1, [2], 0, direct)["direct"] == pytest.approx(direct.mean())
+
+
 def place(planted: PlantedModel, name: str) -> Head:
     return next(head for head, each in planted.heads.items() if each.name == name)
 

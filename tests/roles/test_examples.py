@@ -34,7 +34,9 @@ def roles_of(
 ) -> pd.DataFrame:
     """Rows as `Roles.roles` has them: layer, head, measure, value."""
     rows = [(kind, *one, None, None, 99, baseline) for one in found]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).assign(role="a role", text="a role", p=0.01)
+    return pd.DataFrame(rows, columns=list(COLUMNS[:-1])).assign(
+        units=30, role="a role", text="a role", p=0.01
+    )
 
 
 def of_words(words: str, governors: list[int], relations: list[str], id: str) -> Annotated:

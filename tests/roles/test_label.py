@@ -210,3 +210,24 @@ def test_a_missing_role_has_its_true_reason(first: Half, second: Half, reason: s
     lines = missing_roles(whole, roles, tests, no_effects(roles))
     (line,) = (one for one in lines if "encoder-self: no head for positional −1 (" in one)
     assert reason in line
+
+
+@pytest.mark.parametrize(("on_words", "kept"), [(0.001, False), (0.049, False), (0.06, True)])
+def test_a_head_that_gives_words_no_weight_has_no_role_by_its_largest_weight(
+    on_words: float, kept: bool
+) -> None:
+    """99.9 % on special tokens, and of the rest most on the token before: it was "positional −1 (1.00)"."""
+    rows = []
+    for measure, value, baseline in (
+        ("positional.-1", 1.0, 0.1),
+        ("sink", 1 - on_words, 0.1),
+        ("s-inhibition", 1.0, 0.2),
+    ):
+        facts = {"kind": "decoder-self", "layer": 0, "head": 0, "measure": measure, "value": value}
+        rows.append({**facts, "n": 500, "baseline": baseline, "units": 50, "p": 1e-9})
+    table = pd.DataFrame(rows)
+    found = find(table, compare_halves(table, table)).set_index("measure")
+    assert ("positional.-1" in found.index) == kept
+    # templates ask a head to look up where it rests elsewhere, and a sink is what it is
+    assert {"s-inhibition", "sink"} <= set(found.index)
+    assert found["on_words"].to_numpy() == pytest.approx(on_words)

@@ -115,10 +115,20 @@ def test_name_movers_look_at_the_other_name_and_copy_it(known: Sequence[str]) ->
     weights, question = torch.stack([mover, inhibitor], 1), task.test(where)
     copies = saying(lambda one: one.id.split()[1])
     others = saying(lambda one: one.words[places(one)["s"]].form)
-    for output, expected in ((copies, [1, 0]), (others, [0, 0])):
+    cases = (
+        (copies, [1, 0], [0, 0]),
+        (others, [0, 0], [0, 0]),
+        # written against: the one that looks at that name suppresses it
+        (-copies, [0, 0], [1, 0]),
+        (-others, [0, 0], [0, 1]),
+    )
+    for output, moves, suppresses in cases:
         found = score(question, weights, where, output)
-        assert found == {"name-mover": expected, "s-inhibition": [0, 1]}
-    assert max(baselines(question).values()) < 0.4
+        wanted = {"name-mover": moves, "copy-suppression": suppresses, "s-inhibition": [0, 1]}
+        # of names that are not written for or against, one is the lowest by rounding
+        for name, values_of_heads in wanted.items():
+            assert found[name] == pytest.approx(values_of_heads, abs=0.1), name
+    assert max(baselines(question).values()) < 0.5
     # A head that looks back by a fixed number of words is no better than the baseline.
     for offset in range(1, 9):
         fixed = at_words(lambda one, offset=offset: len(one.words) - 1 - offset)
@@ -269,7 +279,14 @@ def test_the_whole_way_of_a_language_model(treebank: Treebank) -> None:
     cut = cutting(EVERY)
     model = Model(tiny("gpt2", vocab_size=len(cut), n_positions=512), cut, "tiny")
     out = found_in(model, list(treebank)[:80])
-    tested = {"delimiter", "successor", "name-mover", "s-inhibition", "retrieval"}
+    tested = {
+        "delimiter",
+        "successor",
+        "name-mover",
+        "s-inhibition",
+        "copy-suppression",
+        "retrieval",
+    }
     rows = out.table[out.table["measure"].isin(tested)]
     assert set(rows["measure"]) == tested and len(rows) == len(tested) * len(out.labels)
     assert (rows["low"] <= rows["value"]).all()

@@ -69,6 +69,7 @@ def after_damage(whole: Path, run: Path, name: str, damage: str, seed: int) -> s
         return "refused"
     # Token ids are checked when a training reads them (tests/training/test_token_batches.py), not before.
     unread = name.startswith((".steps/", ".work/text/")) or name in TIMED
+    unread |= name.endswith("/README.md")  # the user's own words about a model: they stay
     same = unread or ((run / name).exists() and content_of(run / name) == content_of(whole / name))
     return "healed" if same and not different(numbers(run), numbers(whole)) else "different"
 

@@ -14,6 +14,7 @@ from headwise.data.embedded import write_parallel
 from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Search, validated
 from headwise.study import Plan, make_plan, read_plan
+from headwise.study.ownership import claim, plan_of_study, refuse_others
 from headwise.study.plan import GreedySweep, TopKSweep
 
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
@@ -107,10 +108,39 @@ def test_environment_variables_are_filled_in(
 ) -> None:
     files = [str(file) for split in ("train", "dev") for file in write_parallel(tmp_path, split, 2)]  # type: ignore[arg-type]
     monkeypatch.setenv("PLACE", str(tmp_path))
-    plan = make_plan(
-        {"data": {"train": ["$PLACE/train.en", "${PLACE}/train.fr"], "dev": files[2:]}}
+    path = tmp_path / "plan.toml"
+    path.write_text('[data]\ntrain = ["$PLACE/train.en", "${PLACE}/train.fr"]\n')
+    assert read_plan(path, [f"data.dev={files[2:]}"]).data.train == files[:2]
+    path.write_text("")
+    changed = ['data.train=["$PLACE/train.en", "${PLACE}/train.fr"]', f"data.dev={files[2:]}"]
+    assert read_plan(path, changed).data.train == files[:2]
+
+
+def test_a_dollar_in_the_name_of_a_file(tmp_path: Path) -> None:
+    """A shell has filled in what was typed; the plan that a study writes is read back as it was."""
+    folder = tmp_path / "my$files"
+    folder.mkdir()
+    data = {
+        split: [str(file) for file in write_parallel(folder, split, 2)]  # type: ignore[arg-type]
+        for split in ("train", "dev")
+    }
+    plan = make_plan({"data": data})
+    assert plan.data.train == data["train"]
+    (tmp_path / "plan.toml").write_text(plan.to_toml())
+    assert read_plan(tmp_path / "plan.toml") == plan
+    claim(plan, tmp_path / "out")
+    refuse_others(plan, tmp_path / "out")
+    assert plan_of_study(tmp_path / "out") == plan
+
+
+def test_names_that_would_share_a_folder(tmp_path: Path) -> None:
+    """On macOS and Windows A and a are one."""
+    texts = EMBEDDED["data"]
+    assert "en-de and EN-DE would share a folder" in refusal(
+        {"pairs": {"en-de": texts, "EN-DE": texts}}
     )
-    assert plan.data.train == files[:2]
+    sweeps = [{"name": name, "penalty": [0.1]} for name in "Aa"]
+    assert "A and a would share a folder" in refusal({**EMBEDDED, "pruning": sweeps})
 
 
 def refusal(data: Mapping[str, Any], *changes: str) -> str:
@@ -359,7 +389,7 @@ def test_texts_and_the_embedded_corpus_exclude_each_other(tmp_path: Path) -> Non
 
 def test_an_unset_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWISE_NOWHERE", raising=False)
-    found = refusal({"data": {"train": ["${HEADWISE_NOWHERE}/a", "b"], "dev": ["c", "d"]}})
+    found = refusal({}, 'data.train=["${HEADWISE_NOWHERE}/a", "b"]')
     assert "$HEADWISE_NOWHERE" in found and "export HEADWISE_NOWHERE=" in found
 
 

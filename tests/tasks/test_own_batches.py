@@ -114,8 +114,9 @@ def test_heads_of_encoders_are_removed_saved_and_loaded(make: Any, tmp_path: Pat
 
 
 def test_which_tokens_of_a_prompt_are_queries() -> None:
-    """As docs/methods/confidence.md says: in one stack all that are shown, in a decoder those with a label."""
-    for make, fewer in ((language_model, 0), (speech, 2 * 3)):
+    """As docs/methods/confidence.md says: not a prompt without labels. In one stack a label stands one place earlier and the
+    first place is no query anyway; one sentence has no label behind the prompt, and loses its last place, too."""
+    for make, fewer in ((language_model, 1 * 3 + 1), (speech, 2 * 3)):
         model = make()
         (batch_of_three,) = batches(model, 1)
         labels = batch_of_three["labels"].clone()

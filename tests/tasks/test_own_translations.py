@@ -159,6 +159,37 @@ def test_dev_losses_are_of_targets_made_like_those_of_training() -> None:
     assert (list(found.sources), found.made) == (list(dev.sources), MADE)
 
 
+@pytest.fixture
+def sure() -> hw.Model:
+    """A model that is sure of what it says."""
+    model = asker()
+    model.hf.get_decoder().layers[-1].final_layer_norm.weight.data *= 50
+    return model
+
+
+def test_own_translations_given_as_pairs_are_known(sure: hw.Model) -> None:
+    """As they often are: a corpus that its maker distilled."""
+    sources, dev = list(lines(40)), pairs(20, 9)
+    written = hw.ParallelText.from_pairs(zip(sources, sure.translate(sources, beam=1), strict=True))
+    found = sure.task.dev_of_training(written, dev)
+    assert (list(found.sources), found.made) == (list(dev.sources), MADE)
+    assert sure.task.dev_of_training(pairs(40), dev) is dev
+
+
+def test_a_pruning_on_such_pairs_says_so(sure: hw.Model) -> None:
+    sources = list(lines(40))
+    own = sure.translate(sources, beam=1)
+    how = hw.Gates(keep=3, epochs=2, warmup=1, gate_learning_rate=2.0)
+    training = hw.Training(batch_tokens=48, dtype="fp32")
+    with pytest.warns(UserWarning) as found:
+        given = hw.ParallelText.from_pairs(zip(sources, own, strict=True))
+        hw.prune(sure, given, how, dev=pairs(20, 9), training=training)
+    assert own_translations.LIKE_OWN in {str(warning.message) for warning in found}
+    with pytest.warns(UserWarning, match="gates|count") as found:
+        hw.prune(sure, pairs(40), how, dev=pairs(20, 9), training=training)
+    assert own_translations.LIKE_OWN not in {str(warning.message) for warning in found}
+
+
 class TestPairs:
     """For roles of cross attention and alignment heads."""
 

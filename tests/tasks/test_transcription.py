@@ -199,7 +199,10 @@ def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:
         ("audio,text\n,a b", "Line 2 .* lacks audio"),
         ("audio,text\n0.wav, ", "All 1 texts .* are blank"),
         ("audio,text\nmissing.wav,a", "There is no file"),
-        ("audio,said\n0.wav,a", "lacks word: each row needs audio, word, start, end, or"),
+        (
+            "audio,said\n0.wav,a",
+            "has the columns audio, said: it needs audio, text, or for each word",
+        ),
         ("audio,text", "has no rows"),
         ("audio,text\n0.wav,a, b", "Line 2 .* has another number of columns than the first line"),
     ],
@@ -283,7 +286,7 @@ def test_settings_that_transformers_cannot_use(name: str, value: Any, tmp_path: 
     ("words", "said"),
     [
         (["score", "HEARS"], "with --audio FILE for a speech model"),
-        (["evaluate", "HEARS", "--text", "lines.txt"], "with audio, text, or"),
+        (["evaluate", "HEARS", "--text", "lines.txt"], "with the columns audio, text"),
         (["match", "HEARS", "HEARS", "--text", "said.csv"], "heads are matched on text"),
         (["prune", "HEARS", "--audio", "said.csv", "--penalty", "0.1"], "headwise does not train"),
         (

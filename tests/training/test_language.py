@@ -8,13 +8,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, normalizers
 from torch import Tensor
+from transformers import CTRLTokenizer
 
 from attention.families import tiny
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.training.language import MASKED, Lines, Packed
-from headwise.training.token_batches import IGNORED
+from headwise.training.token_batches import IGNORED, key
 from training.letters import END, LETTERS, MASK, PAD, START, letters
 
 
@@ -122,6 +124,26 @@ class TestMasked:
                 "batches change nothing"
             )
 
+    def test_a_sentence_hides_the_same_tokens_in_any_part_and_order_of_the_text(self) -> None:
+        """They used to go by the line's number, so that scores of a masked model changed with the order of lines."""
+
+        def hidden(text: list[str]) -> dict[tuple[int, ...], list[int]]:
+            batch = only(lines(*text, causal=False))
+            found = {}
+            for ids, mask, labels in zip(
+                batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True
+            ):
+                length = int(mask.sum())
+                whole = torch.where(labels != IGNORED, labels, ids)[:length]
+                found[tuple(whole.tolist())] = labels[:length].tolist()
+            return found
+
+        text = [" ".join(LETTERS[first : first + 7]) for first in range(10)]
+        whole = hidden(text)
+        assert hidden(text[::-1]) == whole and len(whole) == 10
+        part = hidden(text[5:])
+        assert part == {row: whole[row] for row in part} and len(part) == 5
+
     def test_a_sentence_of_special_tokens_asks_for_nothing(self) -> None:
         data = lines("! ?", "a", causal=False)
         assert len(data) == 1 and data.left_out["without a token to predict"] == 1
@@ -184,6 +206,12 @@ class TestPacked:
         data = Packed(Text.from_lines(["a b"]), letters(), 512, causal=True)
         assert len(data) == 1 and data.length == 4
 
+    def test_a_tokenizer_that_makes_no_tokens(self) -> None:
+        mute = letters("$A", eos_token=None)
+        mute.backend_tokenizer.normalizer = normalizers.Replace(Regex("."), "")
+        with pytest.raises(HeadwiseError, match=r"no tokens of 'lines': give other text"):
+            Packed(Text.from_lines(["a b"]), mute, 8, causal=True).once(tiny("gpt2"), 8)
+
     def test_hidden_tokens_differ_by_epoch_and_not_by_run(self) -> None:
         text, tokenizer = Text.from_lines([" ".join(LETTERS)] * 20), letters()
         data = Packed(text, tokenizer, 40, causal=False)
@@ -228,3 +256,18 @@ class TestPacked:
         assert len([*tmp_path.glob("*.arrow")]) == 1
         assert rows[0] == rows[1][:5]
         assert rows[1] == rows[2]
+
+
+def test_ids_of_slow_tokenizers_of_one_vocabulary_are_kept_apart(tmp_path: Path) -> None:
+    """Their merges differ, so a text has other ids."""
+    made = []
+    for number, merge in enumerate(("a b</w>", "b a</w>")):
+        vocabulary = tmp_path / "vocab.json"
+        vocabulary.write_text('{"<unk>": 0, "a@@": 1, "b": 2, "ab": 3}')
+        merges = tmp_path / f"merges-{number}.txt"
+        merges.write_text(f"#version: 0.2\n{merge}\n")
+        made.append(CTRLTokenizer(str(vocabulary), str(merges)))
+    one, other = made
+    text = Text.from_lines(["ab"])
+    assert one.get_vocab() == other.get_vocab() and one("ab") != other("ab")
+    assert key(text, one) == key(text, one) != key(text, other)

@@ -49,6 +49,23 @@ class AttentionCall:
     mask: Tensor | None  # B 1 Q K, True where attention is allowed
     weights: Tensor | None  # B H Q K after softmax; None when only outputs were asked for
     output: Tensor  # B Q H D, the heads' outputs before the output projection and before any gate of this capture
+    # the layer's attention, from query, key, value and mask; None in layers of own code
+    formula: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
+
+    def attended(
+        self, query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None
+    ) -> Tensor:
+        """The heads' outputs B Q H D for another query, key or value, in the shapes of the call's own.
+
+        Raises HeadwiseError for a layer whose own code computes attention."""
+        if self.formula is None:
+            raise HeadwiseError(
+                f"{self.site} computes attention in its own code: headwise cannot give it other queries, keys or values."
+            )
+        query = self.query if query is None else query
+        key = self.key if key is None else key
+        value = self.value if value is None else value
+        return self.formula(query, key, value, self.mask)
 
     def visible(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Which key each query may attend to, B 1 Q K. queries B Q and keys B K: where a token is.
@@ -133,7 +150,11 @@ def attend(
         output, weights = explicit(*given, weighed)
     else:
         output = stock(*given)
-    call = AttentionCall(site, query, key, value, attention_mask, weights, output)
+
+    def formula(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return stock(module, query, key, value, mask, scaling, dropout, kwargs)
+
+    call = AttentionCall(site, query, key, value, attention_mask, weights, output, formula)
     # Some layers reshape the outputs by `view`, which needs them contiguous.
     return hooked(opened, call, output).contiguous(), weights
 

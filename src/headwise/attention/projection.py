@@ -25,10 +25,11 @@ from headwise.heads import Site
 @dataclass(frozen=True)
 class LinearNorm:
     """The linear part of a norm: x → gain ⊙ x, where x is less its mean if the norm centres. What a norm divides by at a
-    token is one number for all heads, and is left out."""
+    token is one number for all heads, and is left out; so is what it adds, bias."""
 
     gain: Tensor  # M
     centres: bool
+    bias: Tensor  # M
 
     @classmethod
     def of(cls, norm: nn.Module, like: Tensor) -> LinearNorm:
@@ -42,7 +43,7 @@ class LinearNorm:
             bias = (raised + lowered) / 2
             # A norm that centres makes zeros of ones.
             centres = bool(((norm(ones) - bias).abs() < 1e-3 * raised.abs().max()).all())
-        return cls((raised - lowered) / 2 * signs, centres)
+        return cls((raised - lowered) / 2 * signs, centres, bias)
 
     def __call__(self, weights: Tensor) -> Tensor:
         """Weights H D M, followed by the norm."""
@@ -121,7 +122,12 @@ def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
     Head h adds c_h W_h to its layer's output, where c_h (of D) is its row of `AttentionCall.output`, without the bias.
     Runs one small forward. Raises HeadwiseError for a layer whose heads go through something else first.
     """
-    weights: dict[Site, Tensor] = {}
+    return {site: weight for site, (_, weight) in output_layers(model, discovery).items()}
+
+
+def output_layers(model: nn.Module, discovery: Discovery) -> dict[Site, tuple[nn.Module, Tensor]]:
+    """The module of every output projection, with its `output_weights`."""
+    layers: dict[Site, tuple[nn.Module, Tensor]] = {}
     given: kernel.AttentionCall | None = None
 
     def hook(call: kernel.AttentionCall) -> None:
@@ -136,7 +142,8 @@ def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
         if inputs[0].numel() == given.output.numel():
             weight: Any = loaded(module)
             by_input = weight if isinstance(module, Conv1D) else weight.t()
-            weights[given.site] = by_input.detach().unflatten(0, tuple(given.output.shape[2:]))
+            weight = by_input.detach().unflatten(0, tuple(given.output.shape[2:]))
+            layers[given.site] = module, weight
             given = None
 
     states: dict[nn.Module, kernel.HookState] = {}
@@ -150,9 +157,9 @@ def output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
                 block.callback(module.register_forward_pre_hook(note).remove)
         probe(model)
     for site, name in discovery.names.items():
-        if site not in weights:
+        if site not in layers:
             raise HeadwiseError(
                 f"No linear layer takes the outputs of the heads of {name} ({type(discovery.modules[site]).__name__}) "
                 "unchanged, so what a head adds there is unknown."
             )
-    return weights
+    return layers

@@ -348,7 +348,8 @@ def align(
         loaded.alignment_heads = found.heads
     else:
         work.progress.say("  The saved model names its own.")
-    typer.echo(str(loaded.save(save)))
+    loaded.save(save)
+    work.progress.say(f"Wrote the model to {save}.")
 
 
 def match(

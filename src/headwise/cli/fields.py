@@ -189,9 +189,11 @@ def typed_options(
 SEARCH_OPTIONS = field_options("search", {"Search for translations": Search})
 
 
-def given_search(context: typer.Context, fields: Mapping[str, Any]) -> Search:
-    """The search that the options of a command ask for."""
-    given = given_fields(context, SEARCH_OPTIONS, fields).get("search", {})
+def given_search(context: typer.Context, fields: Mapping[str, Any]) -> Search | None:
+    """The search that the options of a command ask for; None where none was given."""
+    given = given_fields(context, SEARCH_OPTIONS, fields).get("search")
+    if given is None:
+        return None
     typed = {option.name: option.flag for option in SEARCH_OPTIONS}
     return validated(Search, given, str(context.info_name), typed)
 

@@ -218,22 +218,18 @@ def evaluate(
     first may be the folder of a study: without a text, its test text is taken, or else its dev text."""
     import headwise as hw
 
-    options = given_search(context, fields)
+    search = given_search(context, fields)
     check_text(models[0], text)
     from headwise.cli.terminal import show_quality
-    from headwise.evaluation.quality import Quality, evaluation_forecast
+    from headwise.evaluation.quality import Quality, evaluation_forecast, refuse_other_tasks
 
     work = Work("evaluate", models, Quality.FILES, out, quiet, dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
+    refuse_other_tasks(loaded)
     given = read_text(loaded[0], models[0], text, "test", progress=work.progress, outline=dry_run)
-    for model in loaded:
-        model.task.check(given)
-    # An engine that was named for models that do not translate is passed on, to be refused.
-    searched = loaded[0].task.generates or options.engine != "transformers"
-    how: dict[str, Any] = {"search": options if searched else None, "progress": work.progress}
     work.do(
-        lambda: [hw.evaluate(loaded, given, **how)],
-        partial(evaluation_forecast, loaded, given),
+        lambda: [hw.evaluate(loaded, given, search=search, progress=work.progress)],
+        partial(evaluation_forecast, loaded, given, search),
         show=show_quality,
     )
 

@@ -12,8 +12,9 @@ import typer
 
 from headwise.cli.arguments import TEXT_OPTIONS, Device, Dtype, ModelName, Quiet
 from headwise.cli.fields import SEARCH_OPTIONS, given_search, takes_fields
-from headwise.data.lines import existing_file, read_lines
+from headwise.data.lines import existing_file, is_table, read_lines
 from headwise.errors import HeadwiseError
+from headwise.options import Search
 
 MANY_SENTENCES = 100  # sentences: fewer are translated before a bar says anything
 MOST_SENTENCES_TO_PICK = 500  # sentences to pick
@@ -88,14 +89,17 @@ def translate(
 ) -> None:
     """Translate sentences, one a line, with any translation model or a pruned one. What --out names is replaced."""
     import headwise as hw
-    from headwise.data.text import read_lines
     from headwise.folders import output_file, write_file
     from headwise.progress import Progress
 
-    search = given_search(context, fields).model_dump()
+    search = (given_search(context, fields) or Search()).model_dump()
     if out:
         # An --out that is the text itself is refused while the text is still there.
         output_file(out, [text])
+    if is_table(text):
+        raise HeadwiseError(
+            f"'{text}' is a table, and translate reads a sentence a line: give a file with sentences alone."
+        )
     lines = list(read_lines(text)) if text != Path("-") else standard_input()
     loaded = hw.load(model, device, dtype=dtype)
     progress = Progress(quiet or len(lines) < MANY_SENTENCES)

@@ -150,12 +150,12 @@ def demo(
 
 def demo_texts() -> list[str]:
     """The texts of the demo's plan, which are in the package, as settings."""
-    folder = files("headwise.data") / "demo"
+    folder = str(files("headwise.data") / "demo").replace("$", "$$")  # no variable of a plan
     return [
-        f"data.train={json.dumps(str(folder / 'train.en.gz'))}",  # a string of JSON is one of TOML
-        f"data.dev={json.dumps(str(folder / 'dev.en.gz'))}",
-        f"data.test={json.dumps([str(folder / 'test.en.gz'), str(folder / 'test.pt.gz')])}",
-        f"roles.treebank={json.dumps([str(folder / 'trees.conllu.gz')])}",
+        f"data.train={json.dumps(f'{folder}/train.en.gz')}",  # a string of JSON is one of TOML
+        f"data.dev={json.dumps(f'{folder}/dev.en.gz')}",
+        f"data.test={json.dumps([f'{folder}/test.en.gz', f'{folder}/test.pt.gz'])}",
+        f"roles.treebank={json.dumps([f'{folder}/trees.conllu.gz'])}",
     ]
 
 

@@ -79,10 +79,10 @@ def show_quality(console: Console, quality: Quality) -> None:
 
 def valued(measure: str, reference: str, number: Number) -> Text:
     """`34.2 [33.1, 35.3]`; a change has its p, and a colour where it is better or worse."""
-    assert number.value is not None and number.low is not None and number.high is not None
+    assert number.value is not None
     text = plain_number(number.value)
-    # A count or a size is exact.
-    if math.isnan(number.low):
+    # A count or a size is exact, and few units have no interval.
+    if number.low is None or number.high is None or math.isnan(number.low):
         return Text(text)
     text = f"{text} [{plain_number(number.low)}, {plain_number(number.high)}]"
     for quality in QUALITIES:

@@ -1,7 +1,7 @@
 """The embedded corpus: English sentences with French translations, gold trees and coreference, shipped in the package.
 
 The text is fixed: seeds vary the training, not the corpus. `tools/make_embedded_corpus.py` makes the files;
-docs/corpus.md says what the sentences are like.
+docs/data.md says what the sentences are like.
 """
 
 import bz2

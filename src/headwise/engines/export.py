@@ -11,7 +11,7 @@ from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, Folder
 from headwise.heads import Named
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 
 
 def export(
@@ -31,7 +31,7 @@ def export(
     the outputs `attention.KIND`, batch × heads in this order × query × key. Raises HeadwiseError where the engine
     cannot run the model, with the reason.
     """
-    model = model_of(model)
+    model = as_model(model)
     target = engine[to]
     target.refuse_missing()
     if dtype is not None and dtype not in target.types:

@@ -71,9 +71,9 @@ def answer_classes(task: Task, text: Batches) -> Answers:
     losses, asked, right = joined(parts)
     check_finite("The loss with heads removed", losses)
     made = f"changes by a paired bootstrap; {len(losses)} texts"
-    # Wilson's interval is of one yes or no a text
+    # the exact interval is of one yes or no a text
     if (asked == 1).all():
-        made = f"accuracy in % with Wilson's interval, {made}"
+        made = f"accuracy in % with its exact interval, {made}"
     else:
         made = f"accuracy in %, its interval and {made} with {int(asked.sum())} classes"
     made = text.made_on(made)

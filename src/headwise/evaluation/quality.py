@@ -22,7 +22,7 @@ from headwise.forecast import (
     text_line,
     text_seconds,
 )
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, part, shown, turn
@@ -104,20 +104,21 @@ def evaluate(
     (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
     by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
     """
-    several = [
-        model_of(model) for model in (models if isinstance(models, list | tuple) else [models])
-    ]
+    listed = models if isinstance(models, list | tuple) else [models]
+    several = [as_model(model) for model in listed]
     if not several:
         raise HeadwiseError("evaluate was given no model: give one or several.")
-    read: AnyText = several[0].task.completed(text)
+    refuse_other_tasks(several)
+    first = several[0]
+    read: AnyText = first.task.completed(text)
     # all models before any work
     for model in several:
         model.task.check(read)
-    generates = several[0].task.generates
+    generates = first.task.generates
     if search is not None and not generates:
         raise HeadwiseError(
-            f"evaluate was given a search, but {several[0].name} is {several[0].task.noun}, which writes no "
-            "translations: leave it out."
+            f"evaluate was given a search, but {first.name} is {first.task.noun}, which writes no translations: leave "
+            "it (--beam, --length-penalty, --batch, --engine) out."
         )
     names = distinct_names(several)
     search = search or Search()
@@ -136,7 +137,20 @@ def evaluate(
     )
 
 
-def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
+def refuse_other_tasks(models: Sequence[Model]) -> None:
+    """Raise HeadwiseError for models of several tasks, which have no quality in common."""
+    first = models[0]
+    for model in models:
+        if model.task.output != first.task.output:
+            raise HeadwiseError(
+                f"{first.name} is {first.task.noun} and {model.name} is {model.task.noun}, which have no quality in "
+                "common: evaluate each with models of its sort."
+            )
+
+
+def evaluation_forecast(
+    models: Sequence[Model], text: AnyText, search: Search | None = None
+) -> Forecast:
     """What `evaluate` will take; takes a few seconds itself. Raises HeadwiseError for text that does not fit."""
     reads = []
     seconds = 0.0
@@ -144,7 +158,7 @@ def evaluation_forecast(models: Sequence[Model], text: AnyText) -> Forecast:
         batches = model.task.quality_batches(text)
         forwards = model.task.answer_forwards
         if model.task.generates:
-            forwards = TRANSLATION * Search().beam
+            forwards = TRANSLATION * (search or Search()).beam
         seconds += forwards * text_seconds(model, batches)
         reads.append(model_line(model))
     reads.append(text_line(batches))

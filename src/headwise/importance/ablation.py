@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, device_of, evaluating, keeping
 from headwise.attention.capture import refuse_other_heads
+from headwise.attention.output import run_layers
 from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import (
     ForwardRecord,
@@ -33,10 +34,16 @@ from headwise.decoding.translator import Generate, translate
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.corrupted_outputs import corrupted_outputs
+from headwise.importance.corrupted_outputs import corrupted_outputs, swapped
 from headwise.importance.gradient import refuse_unsound, sound
-from headwise.importance.mean_outputs import mean_outputs, position_means, positions
+from headwise.importance.mean_outputs import (
+    PositionMeans,
+    mean_outputs,
+    position_means,
+    positions,
+)
 from headwise.importance.passes import Measurement
+from headwise.importance.paths import Receivers, along_paths
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, Sums, add_all, joined, of_documents, to_numpy
@@ -47,8 +54,10 @@ from headwise.tasks.objective import (
     Places,
     asked_places,
     asked_tokens,
+    inputs_of,
     losses_of,
     on_device,
+    query_masks,
     token_masks,
 )
 
@@ -57,6 +66,7 @@ if TYPE_CHECKING:
 
 # Positions that go through the model together; more than a batch has saves time only on a GPU.
 FORWARD_POSITIONS = 4096
+RESTORED = "ablation.restored"
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class RecordedBatch:
 
     losses B and asked B (tokens) by sentence; places: where they are predicted; there: by side, where a token is (B S
     and B T). By site, where they are asked for: corrupted, the heads' outputs for the corrupted prompts, B Q H D; means
-    and position_means, their mean outputs over the text, H D and N H D.
+    and position_means, their mean outputs over the text, H D and at each position.
     """
 
     model: nn.Module
@@ -78,7 +88,7 @@ class RecordedBatch:
     kept: ForwardRecord
     corrupted: Mapping[Site, Tensor] = field(default_factory=dict)
     means: Mapping[Site, Tensor] = field(default_factory=dict)
-    position_means: Mapping[Site, Tensor] = field(default_factory=dict)
+    position_means: Mapping[Site, PositionMeans] = field(default_factory=dict)
 
     @cached_property
     def next_sentences(self) -> Tensor:
@@ -128,6 +138,11 @@ class RecordedBatch:
         tensors, places = self.repeated(copies)
         return losses_of(self.model, tensors, places).view(copies, len(self.losses))
 
+    def layers_again(self, copies: int) -> Tensor:
+        """A forward of so many copies, for its hooks alone: copies x B zeros."""
+        run_layers(self.model, inputs_of(self.repeated(copies)[0]))
+        return self.losses.new_zeros(copies, len(self.losses))
+
     def losses_in(
         self, trials: Sequence[Trial], report: Callable[[float], None] = unreported
     ) -> Tensor:
@@ -176,7 +191,9 @@ def ablation_measures(
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
     sample = Sample(batches, batches.time_limit, seed)
-    sums = ablate(model.hf, model.discovery, sample.batches, names, enough=sample.enough)
+    sums = ablate(
+        model.hf, model.discovery, sample.batches, names, sample.beginning(), sample.enough
+    )
     for name in names:
         sums[name] = sums[name].by_document(sample.batches.documents)
     return Measurement(sums, samples={name: sample.facts(sums[name]) for name in names})
@@ -187,29 +204,35 @@ def ablate(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
+    first: Iterable[Mapping[str, Tensor]] | None = None,
     enough: Callable[[Mapping[str, SentenceSums]], bool] = lambda collected: False,
+    receivers: Receivers | None = None,
 ) -> dict[str, SentenceSums]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
 
     ablation.zero: by zero (Michel et al. 2019, section 3.2); ablation.all-but-one: all *other* heads of its layer are
         set to zero (section 3.3).
     ablation.mean: by its mean output over all query tokens of the text, from a first pass.
-    ablation.position-mean: by its mean output at the same position of all sentences, counted from their first token; at
-        a position that only one sentence reaches, by the mean over all query tokens.
+    ablation.position-mean: by its mean output at the same position of all other sentences, counted from their first
+        token; at a position that only one sentence reaches, by the mean over all query tokens.
     ablation.example: by its output for the next sentence of the batch, at the same position modulo that sentence's
         length. A sentence alone in its batch is left out, and `n` is smaller.
     ablation.counterpart: by its output for the corrupted prompt, at the same position (activation patching from corrupted
         to clean, "noising").
+    ablation.restored: the other way round ("denoising"): how far the loss of the corrupted prompt falls when a head's
+        output is replaced by that for the clean prompt.
     ablation.uniform: by its output with uniform weights on all visible keys.
 
-    enough: is asked after each batch, with the sums so far, whether to stop. Evaluation mode, no gradients. Raises
-    HeadwiseError for values that are not finite.
+    first: what mean outputs are of, where that is not all batches. enough: is asked after each batch, with the sums so
+    far, whether to stop. receivers: what the change of a head may reach; by default all that follows. Evaluation mode,
+    no gradients. Raises HeadwiseError for values that are not finite.
     """
     measures = tuple(measures)
     with evaluating(model), torch.no_grad():
         added: dict[str, Any] = {}
-        # only the second reading reports its progress
-        first = unreported_batches(batches)
+        if first is None:
+            # only the second reading reports its progress
+            first = unreported_batches(batches)
         if "ablation.mean" in measures:
             added["means"] = mean_outputs(model, discovery, first)
         if "ablation.position-mean" in measures:
@@ -231,14 +254,19 @@ def ablate(
                     itself = torch.arange(len(counts), device=counts.device)
                     # left out, not 0: it would pull the mean down
                     counts = counts * (batch.next_sentences != itself)
-                change = partial(ABLATIONS[name], batch=batch)
+                changed = corrupted_batch(batch) if name == RESTORED else batch
+                change = partial(ABLATIONS[name], batch=changed)
 
                 # bound now, because a closure would see the last place
                 def report(share: float, place: int = place) -> None:
                     within((place + share) / len(collected))
 
-                changes = one_by_one(batch, change, report)
-                add_all((sums, site, of_layer, counts) for site, of_layer in changes.items())
+                if receivers is None:
+                    changes = one_by_one(changed, change, report)
+                else:
+                    changes = along_paths(changed, change, receivers, report)
+                sign = -1 if name == RESTORED else 1
+                add_all((sums, site, sign * each, counts) for site, each in changes.items())
             if enough(collected):
                 break
     return collected
@@ -333,6 +361,16 @@ def record_batch(
     )
 
 
+def corrupted_batch(batch: RecordedBatch) -> RecordedBatch:
+    """The same with corrupted and clean prompts exchanged. Raises HeadwiseError for a batch without corrupted prompts."""
+    tensors = swapped(batch.tensors)
+    other = record_batch(batch.model, batch.discovery, tensors)
+    # whether layers can be run from the middle on was found out on the first batch
+    if not batch.kept.calls:
+        other.kept.calls.clear()
+    return replace(other, corrupted=corrupted_outputs(batch.model, batch.discovery, tensors))
+
+
 def one_by_one(
     batch: RecordedBatch, change: Callable[..., Tensor], report: Callable[[float], None]
 ) -> dict[Site, Tensor]:
@@ -351,17 +389,22 @@ def one_by_one(
 
 
 def position_mean_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
-    places = positions(batch.there[sides_of_site(call.site)[0]])
-    mean = batch.position_means[call.site][:, head].to(
-        call.output.device
-    )  # sums stay with the processor
-    return with_others(call, head, mean[places])
+    side = sides_of_site(call.site)[0]
+    places = positions(batch.there[side])
+    # tokens that an earlier window has are in no mean
+    counted = query_masks(batch.tensors)[side]
+    means = batch.position_means[call.site]
+    return with_others(call, head, means.of_others(call.output[:, :, head], places, counted, head))
 
 
 def resample_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
     """Each sentence gets the outputs of the next sentence with predicted tokens; the last sentence gets the first one's."""
     other, places = batch.neighbours[sides_of_site(call.site)[0]]
     return with_others(call, head, call.output[other, places, head])
+
+
+def counterpart_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
+    return with_others(call, head, batch.corrupted[call.site][:, :, head])
 
 
 def uniform_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:
@@ -386,9 +429,8 @@ ABLATIONS: dict[str, Callable[..., Tensor]] = {
     ),
     "ablation.position-mean": position_mean_ablated,
     "ablation.example": resample_ablated,
-    "ablation.counterpart": lambda call, head, batch: with_others(
-        call, head, batch.corrupted[call.site][:, :, head]
-    ),
+    "ablation.counterpart": counterpart_ablated,
+    RESTORED: counterpart_ablated,
     "ablation.uniform": uniform_ablated,
     "ablation.all-but-one": lambda call, head, batch: with_others(
         replace(call, output=torch.zeros_like(call.output)), head, call.output[:, :, head]
@@ -425,6 +467,7 @@ def bleu_drops(model: Model, batches: Batches) -> Measurement:
                 "low": drop.low,
                 "high": drop.high,
                 "n": len(sources),
+                "units": drop.units,
             }
         )
         batches.progress(len(rows) * state.num_processes / len(heads), f"without {head}")

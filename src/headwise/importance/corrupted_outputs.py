@@ -25,13 +25,25 @@ def corrupted_outputs(
         raise HeadwiseError(
             "Patching takes outputs for corrupted prompts: give batches with 'corrupted_ids' B S beside 'input_ids'."
         )
+    return outputs_of(model, discovery, swapped(batch))
+
+
+def swapped(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A batch whose prompts are the corrupted ones of another, and the other way round. The rest is shared: both prompts
+    have the same length."""
+    ids = {"input_ids": batch["corrupted_ids"], "corrupted_ids": batch["input_ids"]}
+    return {**batch, **ids}
+
+
+def outputs_of(
+    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
+) -> dict[Site, Tensor]:
+    """The output of every head for a batch, B Q H D by site, in the order in which layers run."""
     outputs: dict[Site, Tensor] = {}
 
     def keep(call: AttentionCall) -> None:
         outputs[call.site] = call.output
 
-    # the rest of the batch is shared: both prompts have the same length
-    inputs = {**inputs_of(batch), "input_ids": batch["corrupted_ids"]}
     with torch.no_grad(), capture(model, discovery, hook=keep):
-        run_layers(model, inputs)
+        run_layers(model, inputs_of(batch))
     return outputs

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.attention.direct import direct_paths
 from headwise.attention.discover import same_gradients
 from headwise.attention.kernel import repeat
 from headwise.attention.offload import reloading
@@ -95,13 +96,11 @@ def gradients(
             tensors = on_device(model, batch)
             parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
             of_batch: dict[Site, list[tuple[Tensor, Tensor]]] = defaultdict(list)
-            # a backward pass keeps all activations: a large model takes few sentences at once
-            for rows in torch.arange(len(tensors["labels"])).split(rows_together(model, tensors)):
-                some = {name: tensor[rows[0] : rows[-1] + 1] for name, tensor in tensors.items()}
+            for some, share in in_parts(model, tensors):
                 for site, numbers in of_rows(model, discovery, some, patched).items():
                     of_batch[site].append(numbers.pop("gradient.batch"))
                     parts += [(collected[name], site, *both) for name, both in numbers.items()]
-                report((int(rows[-1]) + 1) / len(tensors["labels"]))
+                report(share)
             for site, several in of_batch.items():
                 # the absolute value is of the whole batch, however many passes it took
                 total = torch.stack([total for total, _ in several]).sum(0)
@@ -109,6 +108,48 @@ def gradients(
                 parts.append((collected["gradient.batch"], site, total.abs(), some_asked))
             add_all(parts)
     return collected
+
+
+def direct_measure(model: Model, batches: Batches | Fold) -> dict[str, SentenceSums]:
+    """Direct logit attribution of a model's heads on a text."""
+    return direct_attributions(model.hf, model.discovery, batches)
+
+
+def direct_attributions(
+    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
+) -> dict[str, SentenceSums]:
+    """attribution.direct: −Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ per predicted token along direct paths alone (`direct_paths`), where
+    attribution.zero has all paths.
+
+    Of prompts in pairs, L is a difference of logits, and this is direct logit attribution: what the head adds to the
+    logit of the answer less what it adds to that of the wrong one, the scales of norms as they are (Elhage et al. 2021;
+    Wang et al. 2023, section 3.1). Of other text it is that to first order, each word's logit weighed by how the log
+    likelihood moves with it. Evaluation mode. Raises HeadwiseError for values that are not finite, and for a layer
+    whose heads reach no output projection unchanged.
+    """
+    sums = SentenceSums(discovery.heads)
+    report = reporter(batches)
+    with tracing(model), direct_paths(model, discovery):
+        for batch in batches:
+            parts = []
+            for some, share in in_parts(model, on_device(model, batch)):
+                asked = asked_tokens(some["labels"])
+                traces = traced(model, discovery, some, token_masks(some))
+                for site, (call, gradient) in traces.items():
+                    parts.append((sums, site, -moves(call, gradient).sum(1), asked))
+                report(share)
+            add_all(parts)
+    return {"attribution.direct": sums}
+
+
+def in_parts(model: Any, batch: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Tensor], float]]:
+    """A batch in parts that share a backward pass, with the share of its sentences that a part ends."""
+    # a backward pass keeps all activations: a large model takes few sentences at once
+    size = len(batch["labels"])
+    together = rows_together(model, batch)
+    for start in range(0, size, together):
+        some = {name: tensor[start : start + together] for name, tensor in batch.items()}
+        yield some, min(1.0, (start + together) / size)
 
 
 def rows_together(model: Any, batch: Mapping[str, Tensor]) -> int:
@@ -171,10 +212,8 @@ def reduced(
 
     gradient B Q H D; queries B Q, which count; keys B K, where a token is; asked B, predicted tokens by sentence.
     """
-    wide = torch.promote_types(gradient.dtype, torch.float32)
-    # half precision would lose small terms of these sums
-    moves = (call.output.to(wide) * gradient.to(wide)).sum(-1)  # B Q H
-    total = moves.sum(1)
+    moved = moves(call, gradient)
+    total = moved.sum(1)
     some = asked > 0
     values = repeat(call.value, gradient.shape[2])
     # ∂L/∂A without A: attention itself may stay in a fused kernel
@@ -184,14 +223,22 @@ def reduced(
     return {
         "gradient": once,
         "gradient.normalised": once,
-        "gradient.token": ((moves.abs() * queries[..., None]).sum(1), queries.sum(1) * some),
+        "gradient.token": ((moved.abs() * queries[..., None]).sum(1), queries.sum(1) * some),
         "gradient.batch": (total.sum(0, keepdim=True), some.any()[None]),
         "attention-gradient": (
-            (weights.abs() * pairs).sum((2, 3), dtype=wide),
+            (weights.abs() * pairs).sum((2, 3), dtype=moved.dtype),
             pairs.sum((1, 2, 3)) * some,
         ),
         "attribution.zero": (-total, asked),
     }
+
+
+@torch.no_grad()
+def moves(call: AttentionCall, gradient: Tensor) -> Tensor:
+    """⟨c_h[q], ∂L/∂c_h[q]⟩ of every query and head of a layer, B Q H, from the gradient B Q H D."""
+    # half precision would lose small terms of these sums
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    return (call.output.to(wide) * gradient.to(wide)).sum(-1)
 
 
 @torch.no_grad()

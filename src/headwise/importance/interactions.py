@@ -28,7 +28,7 @@ from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.importance.work import Workload
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent
 from headwise.result import TableResult
@@ -96,7 +96,7 @@ def interactions(
     """
     if type(pairs) is not int or pairs < 1:
         raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
-    model = model_of(model)
+    model = as_model(model)
     text = model.task.text_of(text)
     if not isinstance(text, AnyText):
         raise HeadwiseError(
@@ -172,7 +172,7 @@ def largest_outputs(model: Model, text: AnyText, seed: int) -> list[Head]:
 
 
 @dataclass(frozen=True)
-class Effects:
+class PairLosses:
     """What each sentence loses (summed over its predicted tokens, of which it has `tokens`) without one head of each
     pair, without the other, and without both: sentences x pairs."""
 
@@ -216,7 +216,7 @@ def removal_effects(
     pairs: Sequence[HeadPair],
     progress: Report = silent,
     what: str = "",
-) -> Effects:
+) -> PairLosses:
     """Exact removal of single heads and of pairs on a text; layers before the first of them run once a batch."""
     whole = HeadMask.full(model.heads)
     masks = [
@@ -229,7 +229,7 @@ def removal_effects(
     change = lost[:, 1:] - lost[:, :1]
     first = [heads.index(one) for one, _ in pairs]
     second = [heads.index(other) for _, other in pairs]
-    return Effects(pairs, change[:, first], change[:, second], change[:, len(heads) :], tokens)
+    return PairLosses(pairs, change[:, first], change[:, second], change[:, len(heads) :], tokens)
 
 
 def address(pair: HeadPair) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,22 @@ from headwise.tasks.objective import inputs_of, on_device, query_masks, token_ma
 Totals = dict[Site, Tensor]
 
 
+class PositionMeans(NamedTuple):
+    """The mean outputs m of a layer's heads over the n tokens at each position of a text, N H D; and 1 / (n − 1), N, or 0
+    where there are no others."""
+
+    means: Tensor
+    share: Tensor
+
+    def of_others(self, own: Tensor, places: Tensor, counted: Tensor, head: int) -> Tensor:
+        """The mean at the place of each token over all others there, m + (m − own) / (n − 1): B Q D. own: what the head
+        gives, B Q D; places B Q; counted B Q: which tokens are in the means."""
+        # sums stay with the processor
+        means = self.means[:, head].to(own.device)[places]
+        share = self.share.to(own.device)[places] * counted
+        return means + (means - own) * share[..., None]
+
+
 def mean_outputs(
     model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
 ) -> dict[Site, Tensor]:
@@ -35,9 +52,9 @@ def mean_outputs(
 
 def position_means(
     model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
-) -> dict[Site, Tensor]:
-    """The mean output of every head at each position of a sentence, from all processes: N H D by site, for sentences of
-    at most N query tokens.
+) -> dict[Site, PositionMeans]:
+    """The mean output of every head at each position of a sentence, from all processes, for sentences of at most N query
+    tokens.
 
     A position that only one sentence reaches has the mean over all query tokens of the text: its own would be that
     sentence's output. Raises HeadwiseError as `mean_outputs`.
@@ -48,7 +65,10 @@ def position_means(
         count = counts[site]
         of_all = total.sum(0) / count.sum().clamp_min(1)
         of_position = total / count.clamp_min(1)[:, None, None]
-        means[site] = torch.where((count > 1)[:, None, None], of_position, of_all)
+        several = count > 1
+        mean = torch.where(several[:, None, None], of_position, of_all)
+        share = torch.where(several, 1 / (count.double() - 1), 0.0)
+        means[site] = PositionMeans(mean, share)
     return means
 
 

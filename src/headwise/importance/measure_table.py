@@ -88,6 +88,7 @@ gradient(
     caption="zero ablation to first order, in nats a token",
     source="Nanda 2023; Syed et al. 2023",
     usual="of a language model",
+    signed=True,
 )
 gradient(
     "attribution.counterpart",
@@ -97,6 +98,17 @@ gradient(
     needs=("loss", "counterparts"),
     in_all=False,
     cost={"forwards": 3.5},
+    signed=True,
+)
+measure.row(
+    "attribution.direct",
+    home="gradient:direct_measure",
+    title="direct logit attribution",
+    caption="what the head itself adds to the log likelihood or logit difference, to first order, in nats a token",
+    source="Elhage et al. 2021; Wang et al. 2023, section 3.1",
+    needs=("loss", "weights"),
+    cost={"forwards": 2.0},
+    signed=True,
 )
 
 # rule: title, source, how many times as long as the quickest
@@ -137,6 +149,7 @@ measure.row(
     source="Hanna et al. 2024",
     needs=("loss",),
     cost={"forwards": 1.0, "forwards per layer": 6.25},
+    signed=True,
 )
 
 ablation = partial(
@@ -144,6 +157,7 @@ ablation = partial(
     home="ablation:ablation_measures",
     needs=("loss",),
     sampled=True,
+    signed=True,
     cost={"forwards": 1.0, "forwards per head": 0.75},
 )
 ablation(
@@ -177,6 +191,14 @@ ablation(
     title="activation patching",
     caption="what the logit difference loses when the head gives its output for the corrupted prompt, a prompt",
     source="Vig et al. 2020; Wang et al. 2023, section 3.1",
+    needs=("loss", "counterparts"),
+    in_all=False,
+)
+ablation(
+    "ablation.restored",
+    title="activation patching, denoising",
+    caption="what the corrupted prompt's logit difference gains when the head gives its output for the clean one, a prompt",
+    source="Meng et al. 2022; Heimersheim and Nanda 2024",
     needs=("loss", "counterparts"),
     in_all=False,
 )

@@ -72,6 +72,7 @@ class Measure(Declaration):
     expensive: whether it trains, or translates for every head: untrained controls and orders of removal do without.
     rescored: whether it is quick enough to be made again at every step of its removal curve.
     by_sentence: whether it has a value for every sentence, so that it can be judged on halves of a text.
+    signed: whether a head without any effect has the value 0, so that heads.csv has the p of it.
     scale: how the values of a layer are converted (`sums.SCALES`).
     cost: about how many forward passes over the text it takes as long as, also for each head, layer or token of a
         sentence; updates of one batch, and translations of the text for each head.
@@ -93,6 +94,7 @@ class Measure(Declaration):
     expensive: bool = False
     rescored: bool = False
     by_sentence: bool = True
+    signed: bool = False
     scale: str = ""
     cost: Mapping[Cost, float] = field(default_factory=lambda: {"forwards": 1.0}, hash=False)
     version: int = 1

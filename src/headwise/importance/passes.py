@@ -21,6 +21,7 @@ from headwise.heads import Head, HeadMask, Row, Site, head_of
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.measures import (
     MeasureNeed,
+    facts,
     measure,
     passes,
     resolve_measures,
@@ -71,7 +72,11 @@ class Measurement:
         """Rows of heads.csv."""
         rows: list[Row] = []
         for name, sums in self.sums.items():
-            rows += sums.rows(name, seed)
+            of_heads = sums.rows(name, seed)
+            if of_heads and facts(name).signed:
+                for row, p in zip(of_heads, sums.p_of_heads(name, seed), strict=True):
+                    row["p"] = p
+            rows += of_heads
         return rows + self.rows
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accelerate import PartialState
@@ -14,11 +14,12 @@ from accelerate import PartialState
 from headwise.errors import HeadwiseError
 from headwise.importance.ranks import stability
 from headwise.importance.sums import SentenceSums
-from headwise.tasks.batches import Batches, Shuffled
+from headwise.tasks.batches import Batches, Shuffled, unreported_batches
 
 SETTLED = 0.95  # rank correlation of all heads with another sample as large
 FEWEST_SAMPLED = 32  # sentences before ranks can settle
 SAMPLE_POSITIONS = 256  # positions in a batch of a sample
+MEANS = 0.25  # of the time: what a reading for mean outputs takes, at most
 TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -54,6 +55,10 @@ class Sample:
         self.repeats = float("nan")
         self.ended = ""
         self.batches = Shuffled(text, seed, SAMPLE_POSITIONS, self.report)
+
+    def beginning(self) -> Beginning:
+        """The first batches of the sample, for mean outputs."""
+        return Beginning(self)
 
     @property
     def taken(self) -> float:
@@ -92,6 +97,22 @@ class Sample:
             "seconds": round(self.taken, 1),
             "limit": self.seconds,
         }
+
+
+class Beginning:
+    """The batches of a sample until MEANS of its time is spent, as often as wanted."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        start = self.sample.taken
+        for batch in unreported_batches(self.sample.batches):
+            yield batch
+            if self.sample.taken - start > MEANS * self.sample.seconds:
+                break
+        # the first batch that is measured begins now
+        self.sample.last = self.sample.taken
 
 
 def counted_sentences(sums: SentenceSums) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.forecast import Forecast, model_line, text_line, text_seconds
 from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, Kind, read_table, score_table, table_files
+from headwise.heads import Head, HeadMap, Kind, describe, read_table, score_table, table_files
 from headwise.importance.faithfulness import (
     RANDOM_ORDERS,
     check_faithfulness,
@@ -25,7 +26,7 @@ from headwise.importance.faithfulness import (
 )
 from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.interactions import work_of_pairs
-from headwise.importance.measures import measure, passes, resolve_measures
+from headwise.importance.measures import facts, measure, passes, resolve_measures
 from headwise.importance.passes import (
     Measurement,
     labelled,
@@ -33,14 +34,16 @@ from headwise.importance.passes import (
     run_passes,
     usual_measures,
 )
+from headwise.importance.ranks import spearman, stability
 from headwise.importance.sample import duration_seconds
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import work_on
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
 from headwise.result import Result
+from headwise.statistics import rank_interval
 from headwise.tasks import AnyText, Given, OwnInputs
 from headwise.tasks.batches import Batches
 from headwise.tasks.own_batches import OwnBatches
@@ -79,7 +82,7 @@ def score(
     if isinstance(measures, str):
         measures = [measures]
     plan = ScorePlan(
-        model_of(model), text, measures, judge=judge, untrained=untrained, time=time, seed=seed
+        as_model(model), text, measures, judge=judge, untrained=untrained, time=time, seed=seed
     )
     return plan.run(progress)
 
@@ -213,7 +216,9 @@ class Scores(Result):
     """What every head is worth, by one measure or several.
 
     table: one row a head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
-    tokens it is a mean of), baseline (the mean of the layer in untrained controls). signature: how the table was made,
+    tokens it is a mean of), baseline (the mean of the layer in untrained controls), units (sentences or documents of one
+    length that say as much as those of the interval), p. In bfloat16 (`dtype` in the signature) a value has the rounding
+    of that model: ranks of ablation are those of float32 within the intervals. signature: how the table was made,
     what it left out and why, and the seconds of each pass. relevance: where the relevance of each rule went, as shares.
     faithfulness, curves: which score ranks heads as exact ablation does (docs/methods/judge.md). controls: the rows of
     untrained controls (docs/methods/controls.md). The last three are None where they were not asked for.
@@ -268,7 +273,7 @@ class Scores(Result):
         heads = self.of(name)  # in the order of the table
         rows = self.table[self.table["measure"] == name].assign(head=list(map(str, heads)))
         ranked = rows.sort_values("value", ascending=False, kind="stable", ignore_index=True)
-        return ranked[["head", "value", "low", "high", "n"]].head(count)
+        return ranked[["head", "value", "low", "high", "n", "units"]].head(count)
 
     def matrix(self, kind: Kind, name: str | None = None) -> np.ndarray:
         """The values of one kind of heads by one measure, the first by default: layers x heads, NaN where a layer has
@@ -284,6 +289,30 @@ class Scores(Result):
             if head.kind == kind:
                 values[head.layer, head.head] = value
         return values
+
+    def agreement(self, other: Scores) -> pd.DataFrame:
+        """How far scores of the same heads on another text, or by another seed, rank them alike: by measure of both, the
+        rank correlation of all heads with its 95 % interval (`rank_interval`; Michel et al. 2019, section 3.4, find 0.56
+        and 0.68 between domains). Columns measure, value, low, high, n. Raises HeadwiseError for other heads."""
+        if self.heads.query != other.heads.query:
+            raise HeadwiseError(
+                f"The scores are of {describe(self.heads)} heads and of {describe(other.heads)}: compare scores of the same "
+                "heads, or match them first (hw.match)."
+            )
+        rows = []
+        for name in self.measures:
+            if name in other.measures:
+                one, two = self.of(name), other.of(name)
+                both = [head for head in one if head in two]
+                value = float(
+                    spearman(
+                        np.array([[one[head] for head in both]]),
+                        np.array([[two[head] for head in both]]),
+                    )[0]
+                )
+                low, high = rank_interval(value, len(both))
+                rows.append((name, value, low, high, len(both)))
+        return pd.DataFrame(rows, columns=["measure", "value", "low", "high", "n"])
 
     def plot(self, name: str | None = None) -> HeadGrid:
         """A picture of all heads, coloured by one measure, the first by default: notebooks and `rich.print` show it."""
@@ -343,14 +372,17 @@ class Scores(Result):
         return [*lines, *self.extremes()]
 
     def extremes(self) -> list[str]:
-        """A line for each measure."""
-        lines = ["  Heads with the highest and the lowest values:"]
+        """A line for each measure, with how far its order would repeat on another text as long."""
+        repeats = self.signature.get("repeats", {})
+        said = " (ranks repeat: correlation with another text as long)" if repeats else ""
+        lines = [f"  Heads with the highest and the lowest values{said}:"]
         for name in self.measures:
             ranked = self.top(len(self.table), name)
             shown = [f"{row.head} {row.value:.3g}" for row in ranked.itertuples()]
             best = ", ".join(shown[:3])
             worst = ", ".join(shown[:-4:-1])
-            lines.append(f"    {name}: highest {best}; lowest {worst}")
+            again = f"; ranks repeat {repeats[name]:.2f}" if name in repeats else ""
+            lines.append(f"    {name}: highest {best}; lowest {worst}{again}")
         return lines
 
     def files(self) -> dict[str, str]:
@@ -430,11 +462,24 @@ def collect_scores(
         }
     if measurement.samples:
         signature["sampled"] = measurement.samples
+    signature["repeats"] = repeats_of(measurement, seed)
     signature |= {"seed": seed, **environment_info(), "seconds": measurement.seconds}
     table = score_table(rows)
     if controls is not None:
         table = with_baseline(table, controls)
     return Scores(table, signature, measurement.balances, controls=controls)
+
+
+def repeats_of(measurement: Measurement, seed: int) -> dict[str, float]:
+    """By measure, the rank correlation of its heads with those of another text as long (`stability`)."""
+    repeats = {}
+    for name, sums in measurement.sums.items():
+        if facts(name).by_sentence:
+            agreement = stability(sums, seed)
+            # JSON has no NaN
+            if not math.isnan(agreement):
+                repeats[name] = round(agreement, 3)
+    return repeats
 
 
 def missing_measures(model: Model, wanted: Iterable[str], made: Iterable[str]) -> list[str]:

@@ -17,7 +17,13 @@ from headwise.errors import NOT_FINITE, HeadwiseError
 from headwise.folders import write_bytes
 from headwise.heads import Head, HeadMap, Kind, Site
 from headwise.importance.processes import gather_batches
-from headwise.statistics import bootstrap, effective_units, interval
+from headwise.statistics import (
+    bootstrap,
+    effective_units,
+    interval,
+    largest_t_p,
+    means_with_intervals,
+)
 
 SentenceScale = Callable[[np.ndarray], np.ndarray]
 Sums = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
@@ -155,15 +161,27 @@ class SentenceSums:
             ) from None
         return sums
 
+    def p_of_heads(self, measure: str, seed: int = 0) -> np.ndarray:
+        """The two-sided p of each head's value being 0, corrected over the heads (`largest_t_p`), and never less than that
+        of its interval. Every layer has the same counts."""
+        layers = list(self.layers(measure))
+        sums = np.concatenate([of_layer for _, of_layer, _ in layers], axis=1)
+        counts = layers[0][2]
+        return np.maximum(
+            largest_t_p(sums, counts, seed), means_with_intervals(sums, counts, seed)[3]
+        )
+
     def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
-        """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise."""
+        """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise. units: of the
+        interval (`effective_units`)."""
         out: list[dict[str, Any]] = []
         for site, sums, counts in self.layers(measure):
             # of the text, not the mean of sentences: a long sentence has more tokens
             value = self.scaled(sums.sum(0) / counts.sum())
             # scaled in each resample, because the other heads of the layer vary as well
             drawn = self.scaled(bootstrap(sums, counts, seed))
-            low, high = interval(drawn, effective_units(counts))
+            units = float(effective_units(counts))
+            low, high = interval(drawn, units)
             for head in range(self.heads.count(site)):
                 out.append(
                     {
@@ -173,6 +191,7 @@ class SentenceSums:
                         "low": low[head],
                         "high": high[head],
                         "n": int(counts.sum()),
+                        "units": units,
                     }
                 )
         return out

@@ -48,6 +48,7 @@ from headwise.lab.predictor import (
 )
 from headwise.lab.sentence import (
     ENGLISH,
+    OPENING,
     Trees,
     example_trees,
     sentences_to_pick,
@@ -231,7 +232,7 @@ class Session:
         else:
             trees = example_trees()
             if not any(examples.values()):
-                examples["English examples"] = list(ENGLISH)
+                examples["English examples"] = [OPENING, *ENGLISH]
         return cls(full, small, run, trees, examples)
 
     def answer(

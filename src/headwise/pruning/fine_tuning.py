@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
+from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention.discover import same_gradients
@@ -14,10 +18,22 @@ from headwise.model import Model
 from headwise.options import GateTraining, Greedy
 from headwise.progress import part
 from headwise.pruning.gate_training import Pruned, trainable
+from headwise.training.dropout import dropout_of
 from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.trainer import TrainingRun, average, train_model, trained_tensors
+from headwise.training.trainer import (
+    TrainingRun,
+    average,
+    dev_losses,
+    train_model,
+    trained_tensors,
+)
 
 SHARES = (1.0, 0.25, 0.0625)  # of the learning rate, tried in turn where weights train apart
+SOON = (
+    40.0  # seconds of training after which the dev loss is measured, where no epoch is over by then
+)
+WORSE = 1.01  # times the dev loss before: less may be another type of numbers
+SHORTER = 2 / 3  # of the length of dev sentences: below, those of training are called shorter
 
 
 @dataclass(frozen=True)
@@ -79,9 +95,75 @@ class Refusal(TrainerCallback):
         self.before = before
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
-        if losses[0] >= self.before:
+        if dev_losses(state)[0] >= self.before:
             control.should_training_stop = True
+
+
+class HarmWatch(TrainerCallback):
+    """Says once that the dev loss is above that of the start, and why that may be.
+
+    Until the first epoch ends, it measures the loss itself, from `SOON` on at twice the time each.
+    """
+
+    def __init__(
+        self, hf: PreTrainedModel, training: TrainingRun, train: str | None, before: float
+    ) -> None:
+        self.hf = hf
+        self.training = training
+        self.train = train
+        self.before = before
+        self.begun = time.monotonic()
+        self.due = SOON
+        self.has_said = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.has_said or time.monotonic() - self.begun < self.due:
+            return
+        tokens = self.training.recipe.batch_tokens
+        self.look(state, dev_loss(self.hf, self.training.dev, tokens))
+        # With the time that the look took, so that looking never takes most of it.
+        self.due = 2 * (time.monotonic() - self.begun)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.due = math.inf
+        self.look(state, dev_losses(state)[-1])
+
+    def look(self, state: Any, loss: float) -> None:
+        if self.has_said or loss <= WORSE * self.before or not state.is_world_process_zero:
+            return
+        self.has_said = True
+        data, dev = self.training.data.longest.tolist(), self.training.dev.longest.tolist()
+        rate = self.training.recipe.learning_rate
+        causes = likely_causes(self.hf, self.train, rate, data, dev, "tokens")
+        self.training.say(
+            f"After {state.global_step} updates the dev loss is {loss:.3f}, and was {self.before:.3f} before: this training "
+            f"does harm so far. Likely causes: {', '.join(causes)}."
+        )
+
+
+def likely_causes(
+    hf: PreTrainedModel,
+    train: str | None,
+    rate: float,
+    lengths: Sequence[int],
+    dev_lengths: Sequence[int],
+    unit: str,
+) -> Iterator[str]:
+    """Why training on a given model may do harm, the likeliest cause first.
+
+    train: what trains, as the options say. lengths: of the training and the dev sentences, in units.
+    """
+    dropout = dropout_of(hf)
+    if dropout and train != "apart":
+        yield f"the dropout of {dropout:g} in its configuration (train = 'apart' trains without)"
+    here, there = median(lengths), median(dev_lengths)
+    if here < SHORTER * there:
+        yield f"training sentences shorter than those of dev (a median of {here:g} {unit} here, {there:g} there)"
+    yield f"the learning_rate of {rate:g}"
+    if here >= SHORTER * there:
+        # Rows that were packed to one length say nothing of the sentences in them.
+        length = "" if min(lengths) == max(lengths) else f" (a median of {here:g} {unit} here)"
+        yield f"sentences unlike those that it learned from{length}"
 
 
 def train_weights(
@@ -98,7 +180,7 @@ def train_weights(
         if train == "apart":
             cost = train_with_care(model, training, options, before, notes)
         else:
-            cost = train_at(model, training, options)
+            cost = train_at(model, training, options, before)
     hf.eval()
     return notes, cost
 
@@ -123,7 +205,7 @@ def train_with_care(
             # Up to the end, because the first rate usually is the last.
             progress=part(training.progress, number / len(SHARES), 1.0),
         )
-        spent = train_at(model, trial, slower, [Refusal(before)])
+        spent = train_at(model, trial, slower, before, [Refusal(before)])
         cost = {name: value + spent[name] for name, value in cost.items()}
         # A loss of NaN is not below it either: then the weights go back.
         if loss_on_dev(model, training) < before:
@@ -141,12 +223,22 @@ def train_at(
     model: Model,
     training: TrainingRun,
     options: GateTraining | Greedy,
+    before: float,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, float]:
-    """Train all that requires a gradient as the options say, and average the last checkpoints."""
+    """Train all that requires a gradient as the options say, and average the last checkpoints. before: the dev loss
+    now."""
     tuning = replace(training, recipe=options.within(training.recipe))
     keep = max(options.average, 2)
     hf = model.hf
-    cost = train_model(hf, model.tokenizer, model.discovery, tuning, callbacks=callbacks, keep=keep)
+    watch = HarmWatch(hf, tuning, options.train, before)
+    cost = train_model(
+        hf,
+        model.tokenizer,
+        model.discovery,
+        tuning,
+        callbacks=[watch, *callbacks],
+        keep=keep,
+    )
     average(hf, training.work, options.average)
     return cost

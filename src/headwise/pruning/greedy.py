@@ -19,7 +19,9 @@ from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
+from headwise.progress import Report, silent
 from headwise.pruning.measured import choose_smallest, is_within
+from headwise.tasks import AnyText
 from headwise.tasks.batches import Batches
 from headwise.units import (
     Together,
@@ -32,6 +34,7 @@ from headwise.units import (
     units,
 )
 
+RANKED = 2000  # sentences that heads are ranked on, at most
 Score = Callable[[HeadMask], Mapping[Head, float]]
 Losses = Callable[[Sequence[int]], Sequence[float]]
 
@@ -210,6 +213,21 @@ class RemovalScore:
         # Of some measures a low value means an important head.
         sign = facts(self.score).sign
         return {head: sign * value for head, value in values.items()}
+
+
+def removal_score(
+    model: Model,
+    text: AnyText,
+    score: str,
+    rescore: bool,
+    seed: int,
+    replicate: int = 0,
+    progress: Report = silent,
+) -> RemovalScore:
+    """How important heads are on a text, on its first sentences where it is long. replicate: the number of a random
+    order, from 1 on."""
+    batches = model.task.batches(text.head(RANKED), progress)
+    return RemovalScore(model, batches, score, rescore, 1000 * seed + replicate)
 
 
 def removal_order(score_of: RemovalScore, options: Greedy) -> list[Together]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Self
@@ -15,6 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask, Kind
 from headwise.model import Model
 from headwise.options import Rule
+from headwise.pruning.gate_training import UNDECIDED
 from headwise.pruning.gates import HardConcrete, HeadGates
 
 
@@ -116,7 +118,15 @@ class GatedLoop(TrainerCallback):
         return self.gates.mask(self.model.heads, self.gates.kept(rule))
 
     def remove(self, rule: Rule = "sign") -> Model:
-        """The model without the heads whose gates are shut."""
+        """The model without the heads whose gates are shut. Warns where gates have not settled."""
+        chances = self.open.values()
+        undecided = sum(0.1 < chance < 0.9 for chance in chances) / len(chances)
+        if undecided > UNDECIDED:
+            warnings.warn(
+                f"The gates have not settled: {undecided:.0%} are still between 0.1 and 0.9, so which heads leave is "
+                "nearly random. Train longer.",
+                stacklevel=2,
+            )
         return self.model.remove(self.mask(rule))
 
 

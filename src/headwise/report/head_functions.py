@@ -7,7 +7,7 @@ from typing import Any
 from headwise.report.charts import Figure
 from headwise.report.format import HEADS_OF_KIND, KIND_NAMES, capital, listed, measure_name
 from headwise.report.page import section
-from headwise.report.role_charts import functions_panel, kinds_with_roles
+from headwise.report.role_charts import attention_maps, functions_panel, kinds_with_roles
 from headwise.report.run_folder import FinishedRun
 from headwise.report.score_faithfulness import agreement_with_ablation
 from headwise.report.score_maps import (
@@ -50,6 +50,7 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
             if names
         },
         "has_roles": roles is not None,
+        "maps": None if roles is None else attention_maps(roles),
         "tested": tested,
         "only_tested": listed([HEADS_OF_KIND[kind] for kind in tested])
         if scored - set(tested)

@@ -20,6 +20,8 @@ from headwise.report.run_folder import FinishedRun
 
 KIND_CODES = dict(zip(KINDS, "edx", strict=True))
 
+SAME_WORK, NEED_EACH_OTHER = "same work", "need each other"
+
 
 @section(
     "pairs",
@@ -32,18 +34,19 @@ KIND_CODES = dict(zip(KINDS, "edx", strict=True))
 def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     """The map of all pairs and the table of the strongest; None where no pairs were tried.
 
-    redundant: the measured pairs that do the same work, whose interval is above 0; the other head
-    still does it when one of them is off. synergistic: those that need each other, whose interval
-    is below 0.
+    redundant: the measured pairs that do the same work, above 0 by the p of all pairs together;
+    the other head still does it when one of them is off. synergistic: those that need each other,
+    below 0.
     """
     pairs = run.interactions
     if pairs is None or pairs.empty:
         return None
+    verdicts = [_verdict(row) for row in pairs.to_dict("records")]
     return {
         "map": interaction_map(pairs),
         "table": head_pairs_table(pairs),
-        "redundant": int((pairs["low"] > 0).sum()),
-        "synergistic": int((pairs["high"] < 0).sum()),
+        "redundant": verdicts.count(SAME_WORK),
+        "synergistic": verdicts.count(NEED_EACH_OTHER),
         "measured_count": int(pairs["value"].notna().sum()),
         "pair_count": len(pairs),
     }
@@ -51,7 +54,7 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def interaction_map(pairs: pd.DataFrame) -> Figure:
     """Heads × heads: the interaction of every pair on the screening sentences; frames mark the
-    pairs that were measured and whose interval excludes 0."""
+    pairs that were measured and are sure among all of them."""
     rows = [(head_of(row), head_of(row, "other_"), row) for row in pairs.to_dict("records")]
     heads = sorted({head for one, other, _ in rows for head in (one, other)}, key=model_order)
     size = len(heads)
@@ -60,7 +63,7 @@ def interaction_map(pairs: pd.DataFrame) -> Figure:
     for one, other, row in rows:
         shared = {
             "value": round(1000 * row["screening_value"], 2),
-            "significant": int(row["low"] > 0 or row["high"] < 0),
+            "significant": int(_verdict(row) != ""),
             "measured": value_with_interval(row),
         }
         for first, second in ((one, other), (other, one)):  # on both sides of the diagonal
@@ -96,7 +99,7 @@ def interaction_map(pairs: pd.DataFrame) -> Figure:
         name="interactions",
         title="What two heads cost together, beyond what both cost alone",
         note="thousandths of a nat a token · above 0: they do the same work · below 0: they need each other"
-        " · framed: measured, interval excludes 0",
+        " · framed: measured, p ≤ 0.05 of all pairs together",
         panels=[Panel(chart, "pairs", width, narrowest=60 + 6 * size, widest=110 + width)],
     )
 
@@ -137,4 +140,7 @@ def _share_of_both(row: dict[Any, Any]) -> str:
 
 
 def _verdict(row: dict[Any, Any]) -> str:
-    return "same work" if row["low"] > 0 else "need each other" if row["high"] < 0 else ""
+    """By the p that is corrected for all measured pairs, not by the interval of one."""
+    if not row["p"] <= 0.05:  # also of NaN
+        return ""
+    return SAME_WORK if row["value"] > 0 else NEED_EACH_OTHER

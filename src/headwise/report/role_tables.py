@@ -22,7 +22,7 @@ from headwise.report.format import (
 )
 from headwise.report.head_rows import heads_in, of_kind
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.role_charts import attention_maps, kinds_with_roles, layer_patterns
+from headwise.report.role_charts import kinds_with_roles, layer_patterns
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
@@ -69,7 +69,6 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "in_encoder": reads_text(found),
         "best": best,
         "left_out": len(tested) - len(best.rows) if best else 0,
-        "maps": attention_maps(found),
         "absent": found.facts["absent"],
         "rule": _rule(found),
     }

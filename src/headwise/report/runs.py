@@ -295,9 +295,13 @@ def seed_figures(found: Runs) -> list[Figure]:
     """Figure 7 of each data set: lines through means, small marks for single seeds, rings around what each chose."""
     limit = next((run.limit for run in found.runs.values()), None)  # all runs have one plan
     figures = []
+    slugs: list[str] = []
     for data, seeds in found.seeds.items():
         # A figure's name is also a file name, and a data set may be called anything.
         slug = re.sub(r"[^\w-]+", "-", f"-{data}").rstrip("-")
+        while slug.lower() in slugs:
+            slug += "-2"
+        slugs.append(slug.lower())
         for figure in quality_figures(found.parts[data], {"max_drop": limit}, seeds):
             title = f"{data}: {figure.title}" if data else figure.title
             figures.append(replace(figure, name=f"{figure.name}{slug}", title=title))

@@ -9,7 +9,14 @@ from typing import Any
 
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
 from headwise.qualities import BETTER, NOT_DISTINGUISHABLE, WORSE, Number
-from headwise.report import head_words, kept_heads, models, role_tables, score_faithfulness
+from headwise.report import (
+    head_words,
+    kept_heads,
+    models,
+    role_tables,
+    score_faithfulness,
+    score_maps,
+)
 from headwise.report.format import (
     capital,
     count,
@@ -23,7 +30,7 @@ from headwise.report.format import (
     signed,
     size,
 )
-from headwise.report.head_rows import heads_in
+from headwise.report.head_rows import heads_in, values_by_head
 from headwise.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
@@ -62,12 +69,14 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     tiles: list[Fact] = []
     why = ""
     verdict = ""
+    advice = ""
     if full is None or chosen is None:
         headline = _without_choice(run)
         why = _why(run)
     else:
         headline = run_headline(run, chosen)
         verdict = run.leading_change(chosen)[1].verdict(run.quality)
+        advice = shipping_advice(run, chosen)
         tiles = _tiles(run, full, chosen)
         groups = [
             ("What was saved", saved(full, chosen)),
@@ -80,6 +89,8 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     return {
         "headline": headline,
         "verdict": verdict,
+        "advice": advice,
+        "findings": findings(run),
         "why": why,
         "limit": run.limit,
         "unit": run.quality_on("dev").loss,
@@ -91,21 +102,48 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     }
 
 
-def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
-    """The heads removed, what that saved, and the change of quality with its interval: to equal further training where
-    measured, else to the full model; then whether the limit of the plan was kept.
+def shipping_advice(run: FinishedRun, chosen: ModelRow) -> str:
+    """Whether to ship a model, in a few words with the reason; empty without a comparison.
 
-    A bad bargain is called one, with the reason. But a loss that the plan allows is only called a small saving: how much
-    may be lost is the user's choice.
+    A loss that the plan allows is no reason against it: how much may be lost is the user's choice.
     """
+    _, change = run.leading_change(chosen)
+    outcome = change.verdict(run.quality)
+    if change.value is None or not outcome:
+        return ""
+    if does_not_translate(run):
+        return "Do not ship: the full model does not translate yet"
+    allowed = _is_allowed(run, chosen)
+    bad = why_not_worth_it(run, chosen)
+    if bad and not allowed:
+        return f"Do not ship: {bad}"
+    if model_doubts(run, chosen):
+        return "Do not ship yet: there are doubts about this model"
+    share, saving = _largest_saving(run, chosen)
+    faster, speed = _faster(run.full, chosen)
+    gains = listed([text for text in (saving, speed if faster else "") if text])
+    if outcome == WORSE:
+        return f"Ship only if the loss is worth {gains or 'fewer heads'}"
+    found = "better" if outcome == BETTER else "no sure loss"
+    if share < LITTLE_SAVED and not faster:
+        return f"Little to gain: {'; '.join(filter(None, [gains, found]))}"
+    return f"Ship: {gains}; {found}"
+
+
+def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
+    """The advice, the heads removed, what that saved, and the change of quality with its interval: to equal further
+    training where measured, else to the full model; then whether the limit of the plan was kept."""
+    advice = shipping_advice(run, chosen)
+    facts = removal_facts(run, chosen)
+    return f"{advice}. {facts}" if advice else facts
+
+
+def removal_facts(run: FinishedRun, chosen: ModelRow) -> str:
+    """What was removed from a model, what that saved and what it cost, in numbers."""
     removed = chosen["total"] - chosen["kept"]
     start = f"{removed} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
     _, saving = _largest_saving(run, chosen)
     _, speed = _faster(run.full, chosen)
-    bad = why_not_worth_it(run, chosen)
-    allowed = bad and _is_allowed(run, chosen)
-    if allowed and saving:
-        saving = f"only {saving}"
     savings = [text for text in (saving, speed) if text]
     if savings:
         start = f"{start}: {', '.join(savings)}"
@@ -123,7 +161,7 @@ def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
     kept = _limit_kept(run, chosen)
     if kept:
         text = f"{text}; {kept}"
-    return f"Not worth shipping ({bad}): {text}" if bad and not allowed else text
+    return text
 
 
 def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
@@ -137,11 +175,58 @@ def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
     # Where the full model's quality is not known, the loss counts as no share of it.
     lost_share = _least_loss(run, change) / (100 if run.quality.relative else base or math.inf)
     if lost_share > saved_share:
-        return f"a sure loss of at least {percent(lost_share, 1)}, more than it saves"
-    faster, speed = _faster(run.full, chosen)
+        return f"it loses at least {percent(lost_share, 1)}, more than it saves"
+    faster, _ = _faster(run.full, chosen)
     if saved_share >= LITTLE_SAVED or faster or not saving:
         return ""
-    return f"less than {percent(LITTLE_SAVED)} saved, {speed or 'speed not measured'}, surely worse"
+    return f"it is worse, and saves less than {percent(LITTLE_SAVED)}"
+
+
+MOST_NAMED = 3  # heads that a sentence names
+
+
+def findings(run: FinishedRun) -> list[str]:
+    """Which heads matter, what they do, which score to trust, and which one says little: a sentence each."""
+    said = [_heads_that_matter(run)]
+    functions = [*role_tables.role_facts(run), *head_words.word_facts(run)]
+    said += [f"{label}: {text}." for label, text, _ in functions]
+    facts = {label: text for label, text, _ in score_faithfulness.faithfulness_facts(run)}
+    if best := facts.get("Most faithful score"):
+        said.append(
+            f"Score to trust: {best[0].lower() + best[1:]}. Removal in its order costs least."
+        )
+    said.append(_like_untrained(run))
+    return [sentence for sentence in said if sentence]
+
+
+def _heads_that_matter(run: FinishedRun) -> str:
+    """The heads without which the loss rises most."""
+    values = values_by_head(run, score_maps.LOSS_MEASURE) if run.heads is not None else {}
+    highest = sorted(values, key=values.__getitem__, reverse=True)[:MOST_NAMED]
+    named = [f"{head} (+{values[head]:.2g})" for head in highest if values[head] > 0]
+    return f"Most missed when off, in nats a token: {listed(named)}." if named else ""
+
+
+def _like_untrained(run: FinishedRun) -> str:
+    """Of relevance: how many heads have what a head of an untrained model has."""
+    ranges = score_maps.control_ranges(run)
+    if run.heads is None or not ranges:
+        return ""
+    for measure in ("lrp.ding", *sorted(set(run.heads["measure"]))):
+        values = values_by_head(run, measure) if measure.startswith("lrp") else {}
+        compared = {head: ranges.get((head.kind, head.layer, measure)) for head in values}
+        inside = [head for head, known in compared.items() if known and known.holds(values[head])]
+        if values and any(compared.values()):
+            name = capital(measure_name(measure))
+            return (
+                f"{name} of {len(inside)} of {len(values)} heads lies within the range of untrained models"
+                + (
+                    ": it shows little of what was learned."
+                    if 2 * len(inside) > len(values)
+                    else "."
+                )
+            )
+    return ""
 
 
 def _least_loss(run: FinishedRun, change: Number) -> float:
@@ -380,13 +465,18 @@ def doubts(run: FinishedRun) -> list[str]:
             "before heads are removed."
         )
     if run.chosen is not None:
-        known = run.facts.get("doubts") or {}
-        settings = (run.chosen["setting"], models.against(run.chosen, FINE_TUNED))
-        own = [doubt for setting in settings for doubt in known.get(setting, [])]
-        if not own and measured(run.chosen, "settled").value == 0:
-            own = ["Its gates had not settled when they were decided: train longer."]
-        found += own
+        found += model_doubts(run, run.chosen)
     return found
+
+
+def model_doubts(run: FinishedRun, model: ModelRow) -> list[str]:
+    """What speaks against a pruned model, or the control that it is compared with."""
+    known = run.facts.get("doubts") or {}
+    settings = (model["setting"], models.against(model, FINE_TUNED))
+    own = [doubt for setting in settings for doubt in known.get(setting, [])]
+    if not own and measured(model, "settled").value == 0:
+        own = ["Its gates had not settled when they were decided: train longer."]
+    return own
 
 
 def does_not_translate(run: FinishedRun) -> bool:

@@ -32,7 +32,7 @@ from headwise.errors import HeadwiseError
 from headwise.forecast import Forecast, model_line, text_line, text_seconds
 from headwise.generators import check_seed
 from headwise.heads import Head, Kind
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.result import Result
@@ -213,14 +213,14 @@ def align(
 
     text: sentence pairs (a `LinkedText` has their reference links; for others eflomal draws them), or one side, whose
     targets a translation model writes itself; for Whisper speech with word times. prompt: for a language model, how it
-    is asked, such as "{source} => {target}". one_layer: only
-    heads of one layer, as CTranslate2 and Marian average them. Heads are chosen on one half of the text, and confirmed
-    and compared with `model.alignment_heads` on the other. To keep them in a model, where `found.confirmed` and
-    `found.better_than_own`: `model.alignment_heads = found.heads`, then `model.save(folder)`. Raises HeadwiseError for a
-    model that cannot align, and for other text.
+    is asked, such as "{source} => {target}". one_layer: only heads of one layer, as CTranslate2 and Marian average
+    them. seed: of the resamples that intervals are made of, and of nothing else: the halves and the heads are the same
+    for every seed. Heads are chosen on one half of the text, and confirmed and compared with `model.alignment_heads` on
+    the other. To keep them in a model, where `found.confirmed` and `found.better_than_own`: `model.alignment_heads =
+    found.heads`, then `model.save(folder)`. Raises HeadwiseError for a model that cannot align, and for other text.
     """
     check_seed(seed)
-    model = model_of(model)
+    model = as_model(model)
     data = alignment_data(model, text, prompt)
     subject = subject_of(model)
     batches, halves, reading = data.batches(subject, progress)

@@ -2,7 +2,10 @@
 
 Attention says where a head looks, not whether anything depends on it. A role of a language model is confirmed causally
 when, with the head off, the model predicts worse on the role's own text (`Behaviour`), and worse than without the other
-heads of its layer. Texts are drawn by another seed than those that the role was found on.
+heads of its layer. A role that acts through later heads is confirmed only where most of that is not the head's direct
+path to the logits: S-inhibition moves what name movers look at (Wang et al. 2023), and a head that looks at the same
+word and writes against it by itself suppresses a copy (McDougall et al. 2023). Texts are drawn by another seed than
+those that the role was found on.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, head_of
 from headwise.importance.ablation import removal_losses
+from headwise.importance.gradient import direct_attributions
 from headwise.roles.behaviour import BEHAVIOURS
 from headwise.roles.halves import in_half
 from headwise.roles.label import FALSE_ROLES, KEY, keys_of
@@ -50,6 +54,7 @@ CAUSAL_COLUMNS = (
     "high",
     "others",
     "heads",
+    "direct",
     "difference",
     "difference_low",
     "difference_high",
@@ -129,10 +134,11 @@ def causal_effects(
 
     roles: `Roles.roles`. with_all: what the whole model predicts (`behaviour`; a loss, or a logit difference); value: how
     much worse that is with the head off; others: the same of the other heads of its layer that do not have the role,
-    on average, of so many `heads` (NaN where all have it); difference: value − others, or value. low, high and those
+    on average, of so many `heads` (NaN where all have it); direct: of a logit difference, what the head itself adds to it
+    (direct logit attribution, the scales of norms as they are); difference: value − others, or value. low, high and those
     of the difference are 95 % bootstrap intervals over `units` texts. p: the larger of two one-sided p-values, that the
-    value, and that the difference, is not above 0 (`jackknife_p`), corrected over all rows by Benjamini and Hochberg.
-    confirmed: whether p is at most FALSE_ROLES.
+    value, and that the difference, is not above 0 (`jackknife_p`), and, of an indirect role, that value − 2 direct is
+    not; corrected over all rows by Benjamini and Hochberg. confirmed: whether p is at most FALSE_ROLES.
     """
     if subject.kind != "decoder-self":
         return no_effects(roles)
@@ -156,6 +162,7 @@ def causal_effects(
         switched = [head for head in heads if head.kind == "decoder-self" and head.layer in layers]
         try:
             lost, counts = losses_without(subject, name, switched, count_planned, seed + OTHER_SEED)
+            adds = direct_effects(subject, name, seed + OTHER_SEED) if behaviour.sign < 0 else {}
         except HeadwiseError as refusal:
             subject.warnings.append(f"Roles on {name} were not confirmed causally: {refusal}")
             continue
@@ -166,7 +173,10 @@ def causal_effects(
                 if head.layer == row["layer"] and tuple(head) not in have:
                     others.append(place)
             own = 1 + switched.index(head_of(row))
-            facts = effect(lost, counts, own, others, seed)
+            direct = adds.get(head_of(row))
+            declared = role_of(row["measure"])
+            indirect = declared is not None and declared.indirect
+            facts = effect(lost, counts, own, others, seed, direct, indirect)
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
     # What was planned and not read counts as read, so that the bar arrives.
@@ -209,11 +219,37 @@ def losses_without(
     return removal_losses(subject.model, subject.discovery, counted(), masks)
 
 
+def direct_effects(subject: Subject, text: str, seed: int) -> dict[Head, np.ndarray]:
+    """What each head itself adds to the logit difference of every text of a behaviour; empty, with a warning, where the
+    direct path is unknown."""
+    try:
+        batches = BATCHES[text](subject, seed)
+        sums = direct_attributions(subject.model, subject.discovery, batches)["attribution.direct"]
+    except HeadwiseError as refusal:
+        subject.warnings.append(
+            f"What heads add to the logits by themselves is unknown, so S-inhibition may be copy suppression: {refusal}"
+        )
+        return {}
+    adds = {}
+    for site in sums.heads.sites:
+        of_site, _ = sums.whole(site)
+        for head in range(sums.heads.count(site)):
+            adds[Head(*site, head)] = of_site[:, head]
+    return adds
+
+
 def effect(
-    lost: np.ndarray, counts: np.ndarray, own: int, others: Sequence[int], seed: int
+    lost: np.ndarray,
+    counts: np.ndarray,
+    own: int,
+    others: Sequence[int],
+    seed: int,
+    direct: np.ndarray | None = None,
+    indirect: bool = False,
 ) -> dict[str, float]:
     """The effect of a head and of others, as in a row of `causal_effects`. lost: texts x models, the first with all
-    heads; own and others: the columns without the head and without each of the others; p is not corrected."""
+    heads; own and others: the columns without the head and without each of the others; direct: texts; p is not
+    corrected."""
     with_all = lost[:, 0]
     of_head = lost[:, own] - with_all
     of_others = np.full_like(of_head, np.nan)
@@ -225,6 +261,10 @@ def effect(
     below = np.broadcast_to(counts[:, None], both.shape)
     values = both.sum(0) / counts.sum()
     low, high = ratio_interval(both, below, values, seed)
+    # All must hold (an intersection-union test), so the largest p is that of them together.
+    p = jackknife_p(both, below).max()
+    if indirect and direct is not None:
+        p = max(p, jackknife_p(of_head - 2 * direct, counts))
     return {
         "with_all": with_all.sum() / counts.sum(),
         "value": values[0],
@@ -232,12 +272,12 @@ def effect(
         "high": high[0],
         "others": of_others.sum() / counts.sum(),
         "heads": len(others),
+        "direct": np.nan if direct is None else direct.sum() / counts.sum(),
         "difference": values[1],
         "difference_low": low[1],
         "difference_high": high[1],
         "units": len(lost),
-        # Both must hold (an intersection-union test), so the larger p is that of the two together.
-        "p": jackknife_p(both, below).max(),
+        "p": float(p),
     }
 
 

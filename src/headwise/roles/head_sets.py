@@ -23,7 +23,7 @@ from headwise.heads import COLUMNS, Head, Kind, Site
 from headwise.importance.sums import to_numpy
 from headwise.roles.halves import Half
 from headwise.roles.observation import run_model
-from headwise.statistics import ratio_interval
+from headwise.statistics import effective_units, ratio_interval
 
 MOST_SET_HEADS = 10  # heads of a set
 DIFFERENCES = ("difference", "difference_low", "difference_high")
@@ -232,6 +232,7 @@ def candidate_rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
             "high": high,
             "n": divisors.sum(0).astype(int),
             "baseline": np.nanmin(rule) if name == first else np.nanmax(rule),
+            "units": effective_units(divisors),
         }
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)

@@ -33,6 +33,7 @@ KEY = ["kind", "layer", "head", "measure"]
 FALSE_ROLES = 0.05  # at most this share of the roles found is false, on average
 ENOUGH_SUPPORT = 30, 10  # the least tokens and sentences on a half for a test
 HALVES = {"": "first", "_again": "second"}  # by the end of their columns
+LEAST_ON_WORDS = 0.05  # of a head's weight, where a role counts its largest weights
 
 
 def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -51,6 +52,10 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
             rows[f"units{end}"] >= ENOUGH_SUPPORT[1]
         )
         passed &= rows[f"baseline{end}"].notna()
+    for half in (first, second):
+        on_words = weight_on_words(rows, half)
+        rests = rows["measure"].map(lambda measure: tested_by(measure).rests_on_weight)
+        passed &= ~(rests & (on_words < LEAST_ON_WORDS))
     rows["enough"] = passed
     for end in HALVES:
         p = rows[f"p{end}"].where(passed)
@@ -63,6 +68,13 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+def weight_on_words(rows: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
+    """The mean weight on words of the head of each row, by the measure `sink` of a table of scores; NaN without it."""
+    sinks = table[table["measure"] == "sink"].drop_duplicates(KEY[:3]).set_index(KEY[:3])["value"]
+    heads = pd.MultiIndex.from_frame(rows[KEY[:3]])
+    return pd.Series(1 - sinks.reindex(heads).to_numpy(dtype=float), rows.index)
+
+
 def find(
     whole: pd.DataFrame, tests: pd.DataFrame, draws: Sequence[pd.DataFrame] = ()
 ) -> pd.DataFrame:
@@ -70,13 +82,14 @@ def find(
 
     whole: `AnswerSums.table` of the whole text; tests: of its halves (`compare_halves`); draws: the same of halves that
     were drawn again. Returns the rows of the whole text that are roles, with the columns `role` (its name), `text` (name
-    and evidence), `p` (on the first half, corrected), `effect` (Cohen's h of value and baseline) and, with draws, `draws`
-    (in how many the role is confirmed), the highest value of each head first.
+    and evidence), `p` (on the first half, corrected), `effect` (Cohen's h of value and baseline), `on_words`
+    (`weight_on_words`) and, with draws, `draws` (in how many the role is confirmed), the highest value of each head first.
     """
     rows = without_weaker(tests[tests["confirmed"]])
     # The p of the whole text would count the half that chose.
     roles = whole.drop(columns="p").merge(rows[[*KEY, "p"]], on=KEY)
     roles["effect"] = effect_sizes(roles["value"], roles["baseline"])
+    roles["on_words"] = weight_on_words(roles, whole)
     roles["role"] = roles["measure"].map(display_name)
     if draws:
         times = Counter(key for drawn in draws for key in keys_of(drawn[drawn["confirmed"]]))

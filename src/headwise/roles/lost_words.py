@@ -30,7 +30,7 @@ from headwise.heads import Head, head_of
 from headwise.importance.ablation import RecordedBatch, recordings
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.untrained import sample_text
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
@@ -54,7 +54,7 @@ class LostWords(TableResult):
 
     table: a row for each word that one half of the sentences found for a head, columns WORDS, the surest first. All
     numbers are of the other half: in how many of the `units` sentences with the word it is `lost`; value: their share,
-    with Wilson's 95 % interval; others: the share of all other words that are lost; p: of the word being lost no more
+    with its exact 95 % interval; others: the share of all other words that are lost; p: of the word being lost no more
     often than the head's other words (Fisher's exact test), or no more often than with other heads, given how much more
     of other words this head loses than they (Fisher's noncentral hypergeometric distribution): the larger of the two,
     one-sided, corrected over all rows by Benjamini and Hochberg 1995. instead: the piece of a word that is predicted
@@ -113,7 +113,7 @@ def lost_words(
     for fewer than FEWEST sentences.
     """
     check_seed(seed)
-    model = model_of(model)
+    model = as_model(model)
     text = model.task.text_of(text)
     check_words(model, text)
     few = model.task.completed(sample_text(text, SENTENCES), progress)

@@ -31,7 +31,7 @@ from headwise.generators import check_seed
 from headwise.heads import Head, Kind, head_of
 from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
 from headwise.importance.untrained import sample_text
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
@@ -124,11 +124,16 @@ def match(
     heads, and for a text in which fewer than FEWEST_PARTNERS sentences of a half have another one of their length.
     """
     check_seed(seed)
-    model, other = model_of(model), model_of(other)
+    model, other = as_model(model), as_model(other)
     text = model.task.text_of(text)
     if not isinstance(text, StoredText):
         raise HeadwiseError(
             "Heads are matched on text, and recordings or batches were given: give text."
+        )
+    if model.task.text_class is not other.task.text_class:
+        raise HeadwiseError(
+            f"{model.name} is {model.task.noun} and {other.name} is {other.task.noun}, which read different text: give "
+            "two models of one sort."
         )
     kinds = [kind for kind in model.heads.kinds if kind in other.heads.kinds]
     if not kinds:

@@ -329,9 +329,9 @@ def value_interval(
 ) -> tuple[np.ndarray, np.ndarray]:
     """95 % intervals of the values Σ sums / Σ divisors: U H M in, H M out.
 
-    Measures that are shares (between 0 and 1 in every unit) get Wilson's score for clusters: a bootstrap of few sentences
-    is far too narrow near 0 and 1 (of 0.97 in 30 sentences it misses the truth in 15 to 40 %, Wilson's score in 3 to
-    9 %). All others get a bootstrap.
+    Measures that are shares (between 0 and 1 in every unit) get an exact interval for clusters: a bootstrap of few
+    sentences is far too narrow near 0 and 1 (of 0.97 in 30 sentences it misses the truth in 15 to 40 %). All others get
+    a bootstrap.
     """
     shares = np.minimum(sums, divisors)  # a sum of weights may be 1 and a rounding error
     is_share = ((sums >= 0) & (sums <= divisors * (1 + ROUNDING))).all((0, 1))

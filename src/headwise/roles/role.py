@@ -72,13 +72,17 @@ class RoleTest(Declaration):
     those of them without which the test is left out (`counts`: of the training text; `readout`: the direct
     path from heads to logits).
 
+    of_weights: whether the score is a mean of weights. Any other counts where the largest weight is, however small, so a
+    head that gives words next to nothing does not have that role.
+
     threshold: the score from which on a head has the role; margin: the same, above the baseline. A test with neither is
     scored only. excluded: variants that are scored only. weaker_than: another test; a head that has its role does not
     have this one as well. expected: by kind of heads (or "language model"), the measures
     that `Roles.absent` speaks of where no head has them; None: the test's own wherever it is run.
 
     causal: what must be predicted worse with the head off, of `roles.behaviour.BEHAVIOURS`; empty for a role that no
-    prediction shows. causal_needed: whether a head without that effect does not have the role.
+    prediction shows. causal_needed: whether a head without that effect does not have the role. indirect: whether the
+    effect must come through later heads, so that most of it is not what the head itself adds to the logits.
 
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
     name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
@@ -95,6 +99,7 @@ class RoleTest(Declaration):
     variants: str = ""  # "offset", "relation", or none
     excluded: tuple[str, ...] = ()
     weaker_than: str = ""
+    of_weights: bool = False
     expected: Mapping[str, tuple[str, ...]] | None = None
     baseline: str = "best fixed offset"
     untrained: str = "less than the baseline"
@@ -104,6 +109,7 @@ class RoleTest(Declaration):
     source: str = ""
     causal: str = ""
     causal_needed: bool = False
+    indirect: bool = False
     order: int = UNLISTED
     example: int | None = UNLISTED
 
@@ -111,6 +117,12 @@ class RoleTest(Declaration):
     def is_role(self) -> bool:
         """Whether heads can have it as a role; otherwise it is scored only."""
         return self.threshold is not None or self.margin is not None
+
+    @property
+    def rests_on_weight(self) -> bool:
+        """Whether a head that gives words no weight on the text of the test cannot have the role. Texts of templates and
+        repeated tokens ask a head to look up where it rests elsewhere."""
+        return not self.of_weights and not {"texts", "repeats"} & set(self.data)
 
     @property
     def category(self) -> str:

@@ -33,7 +33,7 @@ from headwise.heads import Head, Kind, Site, head_of
 from headwise.importance.ablation import RecordedBatch, trial_losses
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.untrained import sample_text
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
@@ -132,7 +132,7 @@ def role_sets(
             "hw.roles(model, treebank) makes."
         )
     check_seed(seed)
-    model = model_of(model)
+    model = as_model(model)
     text = model.task.text_of(text)
     check_sets(model, text)
     experiments = list(experiments_of(model, roles, seed))

@@ -14,8 +14,13 @@ cross = partial(role.row, data=("pairs",), kinds=("cross",), example=None)
 
 def of_language_models(name: str, **facts: Any) -> None:
     """A role that only language models are expected to have, and that no sentence can show."""
-    usual = {"kinds": ("decoder-self",), "threshold": 0.5, "example": None}
-    chance(name, expected={"language model": (name,)}, **{**usual, **facts})
+    usual = {
+        "kinds": ("decoder-self",),
+        "threshold": 0.5,
+        "example": None,
+        "expected": {"language model": (name,)},
+    }
+    chance(name, **{**usual, **facts})
 
 
 cross(
@@ -136,6 +141,7 @@ shape(
 )
 of_language_models(
     "sink",
+    of_weights=True,
     home="shape:sink",
     data=("treebank", "pairs", "speech"),
     kinds=("encoder-self", "decoder-self", "cross"),
@@ -155,6 +161,7 @@ trees(
 )
 of_language_models(
     "previous-token",
+    of_weights=True,
     home="positional:previous_token",
     data=("treebank",),
     causal="repeats",
@@ -167,6 +174,7 @@ of_language_models(
 )
 of_language_models(
     "delimiter",
+    of_weights=True,
     home="shape:delimiter",
     data=("treebank",),
     baseline="even weight",
@@ -269,11 +277,21 @@ names(
 names(
     "s-inhibition",
     causal_needed=True,
+    indirect=True,
     display="S-inhibition",
     short="S-inhib.",
     caption="of the same sentences, the share where the last word attends most to the second place of the subject; a "
-    "role only where the logit difference falls with the head off",
+    "role only where the logit difference falls with the head off, by more than twice what the head itself adds to it",
     order=13,
+)
+names(
+    "copy-suppression",
+    expected={},
+    short="suppress",
+    caption="of the same sentences, the share where the last word attends most to a name **and** the head's own path "
+    "lowers that name most of all names",
+    source="McDougall et al. 2023",
+    order=15,
 )
 of_language_models(
     "retrieval",

@@ -24,7 +24,7 @@ from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
-from headwise.loading import AnyModel, model_of
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import Result
@@ -174,16 +174,16 @@ def roles(
     sentence pairs; all heads of Whisper on speech with word times.
 
     treebank: or its file; roles are found on one half of its documents and confirmed on the other, or on `confirm`. A
-    causal language model needs none: then only its tests on tokens and texts of their own are made. For
-    Whisper it is speech. pairs: for cross attention; a `LinkedText` has their reference links, for others eflomal draws them. training: the text the
-    model was trained on (or how often each token id occurs in it), which rare-token heads are tested by. untrained: how
-    many randomly initialised models (`hw.untrained`) are tested as a control; then `.controls` also has the model on
-    random words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises HeadwiseError for a model
-    without tokenizer, and for text that cannot be used.
+    causal language model needs none: then only its tests on tokens and texts of their own are made. For Whisper it is
+    speech. pairs: for cross attention; a `LinkedText` has their reference links, for others eflomal draws them.
+    training: the text the model was trained on (or how often each token id occurs in it), which rare-token heads are
+    tested by. untrained: how many randomly initialised models (`hw.untrained`) are tested as a control; then `.controls`
+    also has the model on random words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises
+    HeadwiseError for a model without tokenizer, and for text that cannot be used.
     """
     # Refused before the text is read, which may take minutes.
     check_seed(seed)
-    model = model_of(model)
+    model = as_model(model)
     model.task.check_tokenizer()
     seeds = control_seeds(untrained, seed)
     data = role_data(model, treebank, confirm, pairs, training)

@@ -82,7 +82,8 @@ def last_tokens(passage: Passage) -> Tensor:
     return last
 
 
-# Name movers and S-inhibition (Wang et al. 2023, "Interpretability in the wild").
+# Name movers and S-inhibition (Wang et al. 2023, "Interpretability in the wild"), copy suppression (McDougall et al. 2023,
+# "Copy suppression: comprehensively understanding an attention head").
 #
 # "When Mary and John went to the store, John gave a drink to": the next word is Mary, the indirect object (IO). John is
 # the subject (S), S2 its second place, END the last word.
@@ -139,7 +140,7 @@ def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated
 
 
 def draw_name_sentence(draw: random.Random, usable: list[str], number: int) -> Annotated:
-    """A sentence with its indirect object ("io") and the second place of its subject ("s") marked."""
+    """A sentence with its indirect object ("io"), the second place of its subject ("s") and the first marked."""
     first, second = draw.sample(usable, 2)
     subject = draw.choice((first, second))
     receiver = second if subject == first else first
@@ -154,7 +155,9 @@ def draw_name_sentence(draw: random.Random, usable: list[str], number: int) -> A
     last = {word.form: index for index, word in enumerate(plain.words)}  # the last of equal words
     io = last[receiver]
     s = last[subject]
-    return with_mentions(plain, [("io", io, io + 1), ("s", s, s + 1)])
+    first_s = [word.form for word in plain.words].index(subject)
+    places = {"io": io, "s": s, "first s": first_s}
+    return with_mentions(plain, [(name, place, place + 1) for name, place in places.items()])
 
 
 def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -> Probe:
@@ -162,16 +165,19 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
 
     s-inhibition = share of sentences where argmax_k A_h[END, k] over the words k is S2.
     name-mover = share where it is the IO *and*, of all names of the task, the head's output at END raises the logit of
-    the IO most, on the direct path (left out without a readout). Baseline: the best rule of `pointing`; names are in
-    both orders and at many distances. first: the first subword of each name.
+    the IO most, on the direct path. copy-suppression = share where it is either name, at any place, and the output
+    lowers the logit of that name most. Both are left out without a readout. Baseline: the best rule of `pointing`; names
+    are in both orders and at many distances. first: the first subword of each name.
     """
-    measures = {"io": "name-mover", "s": "s-inhibition"} if readout else {"s": "s-inhibition"}
+    measures: dict[str, tuple[str, ...]] = {"s-inhibition": ("s",)}
+    if readout:
+        measures |= {"name-mover": ("io",), "copy-suppression": ("io", "s", "first s")}
     ends = [len(text.words) - 1 for text in passage.sentences]
     arcs = []
-    for entity, measure in measures.items():
+    for measure, entities in measures.items():
         for row, text in enumerate(passage.sentences):
             words = {mention.entity: mention.head for mention in text.mentions}
-            arcs.append(Arc(row, ends[row], words[entity], measure))
+            arcs += [Arc(row, ends[row], words[entity], measure) for entity in entities]
     attends = pointing(arcs, passage, passage, "offset")
     if readout is None:
         return attends
@@ -183,13 +189,23 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
     tokens = torch.tensor(list(first.values()), device=device)
     receivers = [usable.index(text.id.partition(" ")[2]) for text in passage.sentences]
     io = torch.tensor(receivers, device=device)
+    name_of = torch.full(passage.subwords.shape, -1)  # the number of the name that each word is
+    for row, text in enumerate(passage.sentences):
+        for mention in text.mentions:
+            name_of[row, mention.head] = usable.index(text.words[mention.head].form)
+    name_of = name_of.to(device)
+    last = torch.tensor(ends, device=device)
+    mover = attends.measures.index("name-mover")
+    suppression = attends.measures.index("copy-suppression")
 
     def answer(view: View) -> Tensor:
         assert view.call is not None
         raised = readout.logits(view.call, view.call.output[rows, end], tokens)  # B H n
+        # Attention and logits must both hold.
         hits = attends.answer(view)
-        # Column 0 is name-mover: both must hold.
-        hits[..., 0] *= raised.argmax(-1) == io[:, None]
+        hits[..., mover] *= raised.argmax(-1) == io[:, None]
+        attended = name_of.gather(1, view.attended_words[rows, :, last])
+        hits[..., suppression] *= raised.argmin(-1) == attended
         return hits
 
     return replace(attends, answer=answer)

@@ -18,10 +18,10 @@ import numpy as np
 from scipy.io import wavfile
 from scipy.signal import resample_poly
 
-from headwise.data.lines import existing_file
+from headwise.data.lines import existing_file, is_table
 from headwise.data.store import AnyText
 from headwise.data.text import on_one_line, records_of
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, few_names
 from headwise.folders import sha256
 
 WORD_COLUMNS = ("audio", "word", "start", "end")
@@ -60,7 +60,7 @@ class Speech(AnyText):
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Self:
-        """A table, CSV or JSON lines, in one of two forms; `language` (such as `en`) is a further column of either.
+        """A table, .csv, .tsv or .jsonl, in one of two forms; `language` (such as `en`) is a further column of either.
 
         A row for each recording: `audio` (a file, from the table's folder) and `text`. Or a row for each word, in the
         order of speaking: `audio`, `word`, `start` and `end` (seconds).
@@ -68,9 +68,20 @@ class Speech(AnyText):
         Raises HeadwiseError, with the row, for what is missing or is no time.
         """
         file = existing_file(path)
+        if not is_table(file):
+            raise HeadwiseError(
+                f"'{file}' is no table: give a .csv, .tsv or .jsonl with the columns {', '.join(TEXT_COLUMNS)}, a row for "
+                "each recording."
+            )
         rows = list(records_of(file, *TEXT_COLUMNS))
         # A table of words may have texts as well: the words say more.
-        if rows and "word" not in rows[0][0] and "text" in rows[0][0]:
+        columns = rows[0][0].keys() if rows else {*TEXT_COLUMNS}
+        if not ({*TEXT_COLUMNS} <= columns or {*WORD_COLUMNS} <= columns):
+            raise HeadwiseError(
+                f"'{file}' has the columns {few_names([*columns])}: it needs {', '.join(TEXT_COLUMNS)}, or for each "
+                f"word {', '.join(WORD_COLUMNS)}. A .csv has commas between them, a .tsv tabs."
+            )
+        if rows and "word" not in columns:
             return cls(*texts_of(rows, file))
         words = [word_of_row(row, where) for row, where in rows]
         utterances = []

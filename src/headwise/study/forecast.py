@@ -21,6 +21,7 @@ from headwise.importance.untrained import work_of_controls
 from headwise.importance.work import Workload
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Architecture
+from headwise.pruning.greedy import RANKED
 from headwise.roles import lost_words
 from headwise.study.evaluation_steps import MeasureLosses, MeasureSavings, Translate
 from headwise.study.head_steps import (
@@ -32,7 +33,7 @@ from headwise.study.head_steps import (
     ScorePass,
     ScoreUntrained,
 )
-from headwise.study.model_steps import RANKED, MakeControl, Prune, PruneGreedily, RankHeads, Train
+from headwise.study.model_steps import MakeControl, Prune, PruneGreedily, RankHeads, Train
 from headwise.study.run import Run
 from headwise.study.step import Build
 from headwise.training.token_batches import IGNORED

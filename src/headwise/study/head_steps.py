@@ -62,7 +62,7 @@ class ScorePass(
 
     label: str
     measures: tuple[str, ...]
-    VERSION = 3  # long documents are read in windows
+    VERSION = 4  # the mean at a position is that of other sentences; hidden tokens by content
 
     def inputs(self, run: Run) -> dict[str, Any]:
         inputs = {"measures": self.measures, **run.seed_and("dev")}
@@ -127,7 +127,7 @@ class ScoreUntrained(
 ):
     """untrained.csv: the scores of the model's untrained controls."""
 
-    VERSION = 2  # long documents are read in windows
+    VERSION = 3  # hidden tokens by content
 
     def inputs(self, run: Run) -> dict[str, Any]:
         scoring = run.scoring
@@ -164,6 +164,8 @@ class Score(
 ):
     """heads.csv, its signature, and lrp.csv."""
 
+    VERSION = 2  # units of intervals
+
     def dependencies(self, run: Run) -> list[Step]:
         controls = [ScoreUntrained()] if run.scoring.untrained else []
         return [*score_passes(run), *controls]
@@ -192,7 +194,7 @@ class MeasureInteractions(
 ):
     """interactions.csv: what pairs of heads cost together, beyond what they cost alone."""
 
-    VERSION = 3  # long documents are read in windows
+    VERSION = 4  # accelerated percentiles
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {"pairs": run.scoring.pairs, **run.seed_and("dev")}
@@ -229,7 +231,7 @@ class Judge(
 ):
     """Which score to believe: faithfulness.csv and curves.csv."""
 
-    VERSION = 2  # the areas CPR and CMD
+    VERSION = 3  # accelerated percentiles
 
     def dependencies(self, run: Run) -> list[ScorePass]:
         return score_passes(run)
@@ -255,7 +257,7 @@ class FindRoles(
     """The tables of roles/, where the plan names a treebank or recordings or takes the embedded corpus, with their
     controls."""
 
-    VERSION = 4  # in how many draws of the halves a role is confirmed
+    VERSION = 5  # copy suppression, weight on words, exact shares
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {**role_inputs(run), "untrained": run.scoring.untrained}
@@ -382,7 +384,7 @@ class Rescore(
     numbers of the full model."""
 
     variant: Variant
-    VERSION = 4  # long documents are read in windows
+    VERSION = 5  # the mean at a position is that of other sentences; hidden tokens by content
 
     def inputs(self, run: Run) -> dict[str, Any]:
         return {

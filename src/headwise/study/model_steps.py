@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.fingerprint import fingerprint
 from headwise.folders import below, digest, sha256, write_text
 from headwise.heads import Head, HeadMask
-from headwise.importance.mean_outputs import mean_outputs
-from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import folder_of, loaded_files
 from headwise.options import Architecture
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
-from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
-from headwise.pruning.prune import prune_by_training
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_order, removal_score
+from headwise.pruning.prune import means_on, prune_by_training
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, Result
 from headwise.study.run import Run
@@ -32,8 +31,6 @@ from headwise.training.translation_model import build_model
 from headwise.units import Together
 
 SCORE_OF_BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
-RANKED = 2000  # training sentences that heads are ranked on, at most
-MEANS = 2000  # training pairs that mean outputs are taken over
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,9 @@ class Train(
 
     def inputs(self, run: Run) -> dict[str, Any]:
         plan = run.plan
+        if run.memory:
+            given = run.memory.model
+            return {"given": fingerprint(given.hf, given.tokenizer, given.source)}
         if isinstance(plan.model, str):
             return {"given": plan.model, "files": files_of(plan.model)}
         return {**shape_and_recipe(run, plan.model), **run.seed_and("train", "dev")}
@@ -69,7 +69,7 @@ class Train(
         texts = run.fingerprints_of("train", "dev")
         if isinstance(shape, Architecture):
             return {**train_full_model(run, shape, work), **texts}
-        model = load(shape, run.device)
+        model = run.load_given()
         model.task.check(run.text("train"))
         if run.generates:
             model.task.check_generates()
@@ -109,7 +109,11 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
     recipe = run.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
     dev = model.task.training_data(run.dev_of_training, recipe.batch_tokens, limit=limit)
-    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress)
+
+    def say(line: str) -> None:
+        run.progress.say(f"  {line}")
+
+    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress, say)
 
 
 def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
@@ -174,7 +178,7 @@ class RankHeads(
 
     def make(self, run: Run, work: Path) -> Result:
         sweep = self.sweep(run)
-        order = removal_order(removal_score(run, self.ranking, sweep.rescore), sweep)
+        order = removal_order(score_of_ranking(run, self.ranking, sweep.rescore), sweep)
         if run.main:
             units = [[str(head) for head in together] for together in order]
             (file,) = self.outputs(run)
@@ -188,12 +192,18 @@ def read_order(run: Run, ranking: Ranking) -> list[Together]:
     return [tuple(map(Head.parse, together)) for together in json.loads(text)]
 
 
-def removal_score(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
-    """How important the full model's heads are on the training text, by the score of a ranking: on the first sentences
-    where it is long."""
-    model, seed = full_model(run), 1000 * run.plan.seed + ranking.replicate
-    text = run.text("train").head(RANKED)
-    return RemovalScore(model, model.task.batches(text, run.progress), ranking.score, rescore, seed)
+def score_of_ranking(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
+    """How important the full model's heads are on the training text, by the score of a ranking."""
+    text = run.text("train")
+    return removal_score(
+        full_model(run),
+        text,
+        ranking.score,
+        rescore,
+        run.plan.seed,
+        ranking.replicate,
+        run.progress,
+    )
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,7 @@ class Prune(
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
-    VERSION = 3  # smaller chunks of the loss add up in another order
+    VERSION = 4  # dev losses of pairs that a given model wrote itself are of its own translations
 
     variant: Variant
 
@@ -307,7 +317,7 @@ class PruneByGates(Prune):
 class PruneGreedily(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
 
-    VERSION = 4  # long documents are read in windows
+    VERSION = 5  # as of Prune; long documents are read in windows
 
     def sweep(self, run: Run) -> GreedySweep:
         sweep = run.sweep(self.variant)
@@ -342,8 +352,7 @@ class PruneGreedily(Prune):
             return self.tuned(run, mask, work)
         if sweep.compensate:
             model = full_model(run)
-            text = model.task.batches(run.text("train").head(MEANS)).intact()
-            means = mean_outputs(model.hf, model.discovery, text)
+            means = means_on(model, run.text("train"))
             self.save(run, mask, model.remove(mask, means, grow=True), work)
         elif run.main:
             mask.save(below(work / STAGING, self.layout))
@@ -404,7 +413,7 @@ class MakeControl(Prune):
         controlled = variant.controlled_variant
 
         def importance() -> Mapping[Head, float]:
-            return removal_score(run, Ranking("", SCORE_OF_BEST_HEAD), rescore=False)(
+            return score_of_ranking(run, Ranking("", SCORE_OF_BEST_HEAD), rescore=False)(
                 HeadMask.full(full.heads)
             )
 

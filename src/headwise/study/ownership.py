@@ -6,14 +6,13 @@ A plan of several seeds or language pairs lies above the folders of its runs, ea
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError, few_names
 from headwise.folders import PAGES, Folder, below, is_inside
-from headwise.study.plan import Plan, read_plan, read_toml
+from headwise.study.plan import Plan, from_toml, read_plan, read_toml
 from headwise.study.records import refuse_damaged, run_records
 
 # What may be changed or added to a plan between two runs: how many models, and what is asked of them.
@@ -57,7 +56,7 @@ def refuse_others(plan: Plan, out: Path) -> None:
             f"{ADVICE}"
         )
     for folder, earlier in before.items():
-        changes = [*plan_changes(earlier, tomllib.loads(plan.runs[folder].to_toml()))]
+        changes = [*plan_changes(earlier, from_toml(plan.runs[folder].to_toml()))]
         if earlier and changes:
             said = "; ".join(changes[:4]) + (" …" if len(changes) > 4 else "")
             raise HeadwiseError(
@@ -85,7 +84,7 @@ def plan_of_folder(folder: Path) -> dict[str, Any]:
     where the record is damaged: anybody may have changed it."""
     recorded = Folder(folder, record=OF_PLAN).read().get("plan")
     if isinstance(recorded, str):
-        return tomllib.loads(recorded)
+        return from_toml(recorded)
     place = folder / "plan.toml"
     return read_toml(place) if place.exists() else {}
 

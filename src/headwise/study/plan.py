@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -88,7 +88,9 @@ class DataSection(Strict):
         "read once, at the end, for the reported numbers. Without it the report has dev numbers only",
     )
     embedded: Embedded | None = option(
-        None, "use the embedded corpus in place of the three texts", page="corpus.md"
+        None,
+        "use the embedded corpus in place of the three texts",
+        page="data.md#the-embedded-corpus",
     )
 
     @property
@@ -457,6 +459,12 @@ class Plan(Strict):
             raise ValueError(
                 f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds"
             )
+        # Some file systems take A and a for one folder.
+        for names in (list(self.pairs), [sweep.name for sweep in self.pruning if sweep.name]):
+            small = [name.lower() for name in names]
+            twice = [name for name in names if small.count(name.lower()) > 1]
+            if len(set(twice)) > 1:
+                raise ValueError(f"{' and '.join(twice)} would share a folder: name them apart")
         named = {name for sweep in self.pruning for name in sweep.controls}
         untrained = sorted(name for name in named if control[name].random_weights)
         if untrained and isinstance(self.model, str):
@@ -515,7 +523,8 @@ class Plan(Strict):
             values["pruning"] = values["pruning"][0]
         if not values["pairs"]:
             del values["pairs"]
-        return tomli_w.dumps(values)
+        # As `expand` reads it.
+        return tomli_w.dumps(change_texts(values, lambda text: text.replace("$", "$$")))
 
 
 def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
@@ -525,9 +534,9 @@ def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A plan's file as a dictionary."""
+    """A plan's file as a dictionary, with the variables of its texts filled in."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return from_toml(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         trouble = "is a folder" if path.is_dir() else "does not exist"
         inside = (path / "plan.toml").is_file()
@@ -547,13 +556,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise HeadwiseError(f"The plan {path} is not valid TOML: {error}.") from None
 
 
+def from_toml(text: str) -> dict[str, Any]:
+    """A plan's TOML as a dictionary, with the variables of its texts filled in."""
+    filled: dict[str, Any] = change_texts(tomllib.loads(text), expand)
+    return filled
+
+
 def make_plan(
     data: dict[str, Any],
     settings: Sequence[str] = (),
     source: str = "The plan",
     typed: Mapping[str, str] | None = None,
 ) -> Plan:
-    """A plan from a dictionary, checked, with environment variables in its paths filled in.
+    """A plan from a dictionary, checked.
 
     settings: `key=value` changes on top. typed: the options of the command line that keys were given by.
     """
@@ -562,7 +577,7 @@ def make_plan(
         change_setting(data, setting)
         typed[setting.partition("=")[0].strip()] = f"--set {setting}"
     try:
-        plan = validated(Plan, expand(data), source, typed)
+        plan = validated(Plan, data, source, typed)
     except RecursionError:
         raise HeadwiseError(
             f"{source} has tables inside tables without an end: a plan needs three levels."
@@ -619,22 +634,31 @@ def change_setting(data: dict[str, Any], setting: str) -> None:
             )
         data = inner
     try:
-        data[last] = tomllib.loads(f"value = {value}")["value"]
+        data[last] = change_texts(tomllib.loads(f"value = {value}")["value"], expand)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):
-        data[last] = value
+        data[last] = expand(value)
 
 
-def expand(value: Any) -> Any:
-    """Fill in $NAME and ${NAME} in every text of the plan."""
+def change_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The same plan with every text changed."""
     if isinstance(value, dict):
-        return {key: expand(inner) for key, inner in value.items()}
+        return {key: change_texts(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [expand(inner) for inner in value]
-    if isinstance(value, str):
-        value = os.path.expandvars(value)
-        if missing := re.search(r"\$\{?(\w+)", value):
-            name = missing[1]
+        return [change_texts(inner, change) for inner in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def expand(text: str) -> str:
+    """Fill in $NAME and ${NAME}; $$ is a dollar sign."""
+
+    def filled(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if name is None:
+            return "$"
+        if name not in os.environ:
             raise HeadwiseError(
                 f"The plan names ${name}, but no such variable is set: export {name}=FOLDER."
             )
-    return value
+        return os.environ[name]
+
+    return re.sub(r"\$\$|\$(\w+)|\$\{(\w+)\}?", filled, text)

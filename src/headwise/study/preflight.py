@@ -15,7 +15,6 @@ from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.errors import HeadwiseError
 from headwise.heads import describe
 from headwise.model import Model
-from headwise.model_files import folder_of
 from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
 from headwise.pruning.control_models import count_weights
 from headwise.study.forecast import expected_pieces
@@ -67,7 +66,7 @@ def preflight(
             lines += warmup_lines(plan.training, positions)
         for sweep in sweeps.values():
             lines += gate_lines(sweep, plan.training, positions)
-    refuse_full_disk(plan, first.folder, to_do)
+    refuse_full_disk(plan, first.folder, to_do, given)
     return lines
 
 
@@ -209,21 +208,22 @@ def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
     return [line] if line else []
 
 
-def refuse_full_disk(plan: Plan, folder: Path, to_do: Collection[Build]) -> None:
-    """Weights of all models that stay, and the checkpoints of one training. Those of a model on the hub are not known
-    before its download."""
-    if isinstance(plan.model, Architecture):
-        weights = 4 * count_weights(plan.model, plan.model.vocabulary)
-    else:
-        files = folder_of(plan.model).glob("*.safetensors")
-        weights = sum(file.stat().st_size for file in files)
+def refuse_full_disk(
+    plan: Plan, folder: Path, to_do: Collection[Build], given: Callable[[], Model] | None
+) -> None:
+    """Weights of all models that stay, and the checkpoints of one training."""
     trained = []
     for build in to_do:
         step = build.step
         if isinstance(step, Train) or (isinstance(step, Prune) and step.saves_weights(build.run)):
             trained.append(build)
-    if not weights or not trained:
+    if not trained:
         return
+    if isinstance(plan.model, Architecture):
+        weights = 4 * count_weights(plan.model, plan.model.vocabulary)
+    else:
+        assert given is not None
+        weights = given().weight_bytes
     stay = len(trained) if plan.weights == "all" else 2
     # A new checkpoint is written before the oldest one goes.
     need = weights * (stay + CHECKPOINT * (max(2, plan.training.average) + 1))

@@ -28,7 +28,7 @@ from headwise.heads import Kind
 from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measurements
 from headwise.pruning.target_count import settle_share
 from headwise.qualities import AGREEMENT, BLEU, Number, QualityMeasure
-from headwise.statistics import over_seeds
+from headwise.statistics import FEWEST_UNITS, over_seeds
 from headwise.study.evaluation_steps import (
     Choose,
     CompareOrders,
@@ -396,12 +396,10 @@ def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     compared with (of a control from `pruned`: the pruned model minus the control), on test and on dev.
     value: the mean over the seeds. kept, kept_low, kept_high: mean and range of the heads kept. seeds: how many.
 
-    low, high: a 95 % interval by a bootstrap on two levels. Every one of 1000 resamples draws as many seeds as there
-    are, with replacement, and sentences: one draw for all models and seeds, which translated the same text, so that
-    differences are paired and seeds do not pass for more sentences than there are. **Few seeds limit it**: with k seeds
-    the spread between them comes out too small by the factor sqrt((k − 1)/k), 0.71 for two and 0.82 for three, and a
-    spread estimated from two or three numbers is itself a guess. The interval says what these seeds and sentences
-    allow, no more. Where one of the seeds lacks a translation there is a mean, and no interval.
+    low, high: a 95 % interval by Student's t over seeds and over sentences (`over_seeds`). Resamples draw one set of
+    sentences for all models and seeds, which translated the same text, so that differences are paired and seeds do not
+    pass for more sentences than there are. With two or three seeds it is wide, as t is of so few. Where one of the
+    seeds lacks a translation there is a mean, and no interval.
     """
     by_data: dict[str, list[SeedTable]] = {}
     for data, _, folder in runs:
@@ -458,7 +456,8 @@ def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
         answers = measured[0].answers(name, split)
         if answers is not None and len(complete) == len(measured):
             units = answers.units
-            low, high = over_seeds(np.stack(complete), units)
+            if units >= FEWEST_UNITS:
+                low, high = over_seeds(np.array(values), np.stack(complete), units)
         mean = Number(fmean(values), low, high, units=units)
         (row,) = Measurements({(split, BLEU.name, reference): mean}).rows()
         # The full model's kinds of heads are those of each seed's sweeps, so its counts do not compare between seeds.

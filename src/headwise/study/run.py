@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,23 @@ from headwise.study.records import Result, Store
 from headwise.study.step import Build, Step
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, Task, Translation, held_out
+from headwise.tasks.own_translations import LIKE_OWN
 from headwise.training.trainer import bfloat16
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A model and texts that a run is given as they are, where its plan only names them."""
+
+    model: Model
+    texts: Mapping[Split, AnyText]
 
 
 class Run:
     """What steps work with: the plan, the folder, the texts, the full model.
 
     name: of the run in its study, a path; "." for a study of one. cache: where memory-mapped texts are; by default in
-    the run folder.
+    the run folder. memory: what is not read from files.
     """
 
     def __init__(
@@ -46,6 +56,7 @@ class Run:
         device: str = "cpu",
         name: str = ".",
         cache: Path | None = None,
+        memory: InMemory | None = None,
     ) -> None:
         self.plan = plan
         self.folder = folder
@@ -55,7 +66,8 @@ class Run:
         self.cache = cache or folder / ".work" / "text"
         self.store = Store(folder, progress)
         self.keys: dict[Step, str] = {}
-        self.texts: dict[Split, AnyText] = {}
+        self.memory = memory
+        self.texts: dict[Split, AnyText] = dict(memory.texts) if memory else {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
         self.outline = False  # whether texts are only for an estimate
         self.last_pruned: tuple[Any, Model | None] = ((), None)
@@ -162,7 +174,7 @@ class Run:
             return text
         if not self.generates:
             return text
-        given = load(self.plan.model, self.device)
+        given = self.load_given()
         with self.progress.bar("the model's own translations"):
             completed: AnyText = given.task.completed(text, self.progress, self.outline)
         return completed
@@ -172,8 +184,11 @@ class Run:
         """What dev losses of training are measured on; `Train` must be done."""
         if isinstance(self.plan.model, Architecture):
             return self.text("dev")
-        dev: AnyText = self.full.task.dev_of_training(self.text("train"), self.text("dev"))
-        return dev
+        train, dev = self.text("train"), self.text("dev")
+        own: AnyText = self.full.task.dev_of_training(train, dev)
+        if own is not dev and isinstance(train, ParallelText) and not train.made:
+            self.progress.say(f"  {LIKE_OWN}")
+        return own
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""
@@ -218,6 +233,8 @@ class Run:
         """The class of the models' task: a model that is trained from random weights translates; a given one says it in
         its configuration."""
         model = self.plan.model
+        if self.memory:
+            return type(self.memory.model.task)
         return Translation if isinstance(model, Architecture) else task_class(model)
 
     @property
@@ -267,6 +284,11 @@ class Run:
         return training.model_copy(update={"label_smoothing": 0.0})
 
     # Models
+
+    def load_given(self) -> Model:
+        """The model that the plan names."""
+        assert isinstance(self.plan.model, str)
+        return self.memory.model if self.memory else load(self.plan.model, self.device)
 
     @cached_property
     def full(self) -> Model:

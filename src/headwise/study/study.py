@@ -16,8 +16,6 @@ from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import Folder, below
-from headwise.loading import load
-from headwise.model import Model
 from headwise.progress import Progress, about
 from headwise.study.evaluation_steps import Evaluate
 from headwise.study.executor import (
@@ -32,7 +30,7 @@ from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
 from headwise.study.results import Tables, write_grid
-from headwise.study.run import Run
+from headwise.study.run import InMemory, Run
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
 from headwise.study.variants import FULL
@@ -45,7 +43,13 @@ class Study:
     """A plan at work in a folder: its runs, what failed, and how a step is done. Ray's workers each make their own."""
 
     def __init__(
-        self, plan: Plan, out: Path, device: str, progress: Progress, cache: Path | None = None
+        self,
+        plan: Plan,
+        out: Path,
+        device: str,
+        progress: Progress,
+        cache: Path | None = None,
+        memory: InMemory | None = None,
     ) -> None:
         self.plan = plan
         self.out = out
@@ -55,15 +59,10 @@ class Study:
         self.runs: dict[str, Run] = {}
         for name, own in plan.runs.items():
             self.failed[name] = {}
-            self.runs[name] = Run(
-                own, below(out, name), progress, device, name, below(cache, name) if cache else None
-            )
-        self.given = lru_cache(self.load_given)  # for a look before any work
-
-    def load_given(self) -> Model:
-        """The model that the plan names."""
-        assert isinstance(self.plan.model, str)
-        return load(self.plan.model, self.device)
+            own_cache = below(cache, name) if cache else None
+            self.runs[name] = Run(own, below(out, name), progress, device, name, own_cache, memory)
+        first = next(iter(self.runs.values()))
+        self.given = lru_cache(first.load_given)  # for a look before any work
 
     def __call__(self, build: Build) -> None:
         """Make one build. Of several processes the main one alone makes what is not shared."""
@@ -145,13 +144,16 @@ def run_study(
     report: ReportWriter | None = None,
     workers: str | None = None,
     threads: int | None = None,
+    memory: InMemory | None = None,
 ) -> Path:
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
     only: stop after this stage (one of STAGES). report: called at the end with the folder. workers: "ray" shares the
-    steps out to Ray's workers; threads: of every step. Of several processes (started by `torchrun` or `accelerate
-    launch`) all train, score and prune; the main one does the rest. A step that fails does not stop the others; at the
-    end HeadwiseError says what failed. Raises HeadwiseError for a folder that another plan was run in.
+    steps out to Ray's workers; threads: of every step. memory: a model and texts that are not read from files.
+
+    Of several processes (started by `torchrun` or `accelerate launch`) all train, score and prune; the main one does the
+    rest. A step that fails does not stop the others; at the end HeadwiseError says what failed. Raises HeadwiseError for
+    a folder that another plan was run in.
     """
     if only is not None and only not in STAGES:
         raise HeadwiseError(
@@ -175,7 +177,7 @@ def run_study(
         refuse_others(plan, out)
         for folder in dict.fromkeys([".", *plan.runs]):
             stack.enter_context(Folder(below(out, folder)).lock(main))
-        study = Study(plan, out, device, progress)
+        study = Study(plan, out, device, progress, memory=memory)
         for line in preflight(
             plan, [*study.runs.values()], study.builds(stages), device, study.given
         ):

@@ -8,17 +8,17 @@ from typing import Any
 
 from headwise.answers import Answers
 from headwise.decoding.bleu import TRANSLATION_LENGTH
+from headwise.pruning.fine_tuning import likely_causes
 from headwise.pruning.measured import FINE_TUNED
 from headwise.qualities import AGREEMENT
 from headwise.study.model_steps import model_step
 from headwise.study.run import Run
 from headwise.study.variants import FULL, Variant
 from headwise.tasks.task import source_sentences
-from headwise.training.dropout import dropout_of
 
 LENGTH = "length_ratio"  # the name of that number
 SHORT = 0.95  # words for each word of the full model: below, text is missing
-SAMPLE = 1000  # sentences of the training text whose length is named
+SAMPLE = 1000  # sentences of a text whose length is named
 
 
 def length_ratio(own: Answers, full: Answers) -> float:
@@ -62,9 +62,10 @@ def doubts_of(
 def causes(run: Run, variant: Variant) -> Iterator[str]:
     """Why training on a given model may do harm."""
     sweep: Any = run.sweep(variant)
-    dropout = dropout_of(run.full.hf)
-    if dropout and sweep.train != "apart":
-        yield f"the dropout of {dropout:g} in its configuration (train = 'apart' trains without)"
-    yield f"the learning_rate of {sweep.learning_rate:g}"
-    few = [len(line.split()) for line in islice(source_sentences(run.text("train")), SAMPLE)]
-    yield f"sentences unlike those that it learned from, such as shorter ones ({sum(few) / len(few):.0f} words here)"
+    train, dev = words_of(run.text("train")), words_of(run.text("dev"))
+    return likely_causes(run.full.hf, sweep.train, sweep.learning_rate, train, dev, "words")
+
+
+def words_of(text: Any) -> list[int]:
+    """The number of words of the first sentences of a text."""
+    return [len(line.split()) for line in islice(source_sentences(text), SAMPLE)]

@@ -239,8 +239,8 @@ class Shuffled(Reported):
     """All sentences of a text in small batches in random order: those that are read first are a random sample of it.
     Windows of long documents are drawn like sentences.
 
-    tokens: positions of a batch, at most; a longer sentence is alone. The sentences of a small batch come from one
-    batch of the text, so that they have similar lengths.
+    tokens: positions of a batch, at most; a longer sentence is alone. Each sentence is drawn by itself, whatever its
+    length: batches of like length would be a sample of clusters, whose intervals are too narrow.
     """
 
     def __init__(self, batches: Batches, seed: int, tokens: int, progress: Report) -> None:
@@ -267,15 +267,35 @@ class Shuffled(Reported):
 
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""
-        random = np.random.default_rng(self.seed)
-        small = []
-        for batch in self.batches.whole():
-            order = torch.from_numpy(random.permutation(len(batch["labels"])))
-            size = max(1, self.tokens // batch["labels"].shape[1])
-            for rows in order.split(size):
-                small.append({name: tensor[rows] for name, tensor in batch.items()})
+        batches = list(self.batches.whole())
+        places = []
+        for number, batch in enumerate(batches):
+            places += [(number, row) for row in range(len(batch["labels"]))]
         # The text may be read again: `documents` is about this reading alone.
         self.rows.clear()
-        for number in random.permutation(len(small)):
-            self.rows.append(small[number]["rows"].numpy())
-            yield small[number]
+        waiting: list[dict[str, Any]] = []
+        widest = 0
+        for place in np.random.default_rng(self.seed).permutation(len(places)):
+            number, row = places[place]
+            width = batches[number]["labels"].shape[1]
+            if waiting and max(widest, width) * (len(waiting) + 1) > self.tokens:
+                yield self.joined(waiting)
+                waiting, widest = [], 0
+            waiting.append({name: tensor[[row]] for name, tensor in batches[number].items()})
+            widest = max(widest, width)
+        if waiting:
+            yield self.joined(waiting)
+
+    def joined(self, sentences: list[dict[str, Any]]) -> dict[str, Any]:
+        """Sentences of several batches as one: padded behind their end, where no mask shows anything."""
+        batch = {}
+        for name, first in sentences[0].items():
+            tensors = [sentence[name] for sentence in sentences]
+            sizes = [max(tensor.shape[n] for tensor in tensors) for n in range(1, first.dim())]
+            filling = IGNORED if name.endswith("labels") else 0
+            whole = first.new_full((len(tensors), *sizes), filling)
+            for row, tensor in enumerate(tensors):
+                whole[row][tuple(map(slice, tensor.shape[1:]))] = tensor[0]
+            batch[name] = whole
+        self.rows.append(batch["rows"].numpy())
+        return batch

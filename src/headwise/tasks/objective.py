@@ -6,8 +6,9 @@ A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask`
 `labels` (B T: the token or class that the logits at each position predict, or IGNORED; B 1: the class of a text) and
 perhaps `rows` (the row of each sentence in the text) and `counted` (B S: of windows of long documents, the tokens that
 no window before has; all others are read, but counted there; of recordings, the frames before the silence at their
-end). Labels are at the positions of their logits, not shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have
-`wrong_labels` B T, what labels are compared with, and `corrupted_ids` B S.
+end; of a user's own batches for a decoder, what is behind a prompt without labels). Labels are at the positions of
+their logits, not shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared
+with, and `corrupted_ids` B S.
 
 Training has a loss of its own, which `training/loss.py` compares with this one.
 """

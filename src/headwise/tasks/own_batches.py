@@ -98,6 +98,8 @@ class OwnBatches:
             ahead = torch.full_like(labels, IGNORED)
             ahead[:, :-1] = labels[:, 1:]
             tensors["labels"] = ahead
+            # A prompt without labels counts as no query.
+            tensors["counted"] = (ahead != IGNORED).cumsum(1) > 0
         elif labels.dim() == 1:
             tensors["labels"] = labels[:, None]
         if ids is None:

@@ -24,6 +24,11 @@ FORMAT = 1  # part of every key: raise it when the same text would be translated
 AT_ONCE = 500  # sentences between two files: what a killed run translates again, at most
 GREEDY = Search(beam=1, batch=50)
 
+LIKE_OWN = (
+    "The targets of the training text are nearly the model's own translations, so dev losses are measured on its own "
+    "translations of the dev text, not on the references there. Give such text without targets to be sure of it."
+)
+
 
 class OwnTranslations(ParallelText):
     """Sentence pairs whose targets a model wrote itself, by greedy search."""

@@ -4,6 +4,7 @@ measuring (`Lines`), packed for training (`Packed`).
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ class Lines:
             whole = self.dataset[places]["ids"]
             starts = self.starts[start:end].tolist()
             rows = [ids[at : at + self.length] for ids, at in zip(whole, starts, strict=True)]
-            batch = self.batch(rows, places, seed, hide)
+            batch = self.batch(rows, seed, hide)
             if self.documents is not None:
                 # The first window of a sentence counts whole. Labels are one place before the token that they name.
                 overlap = self.length - self.stride
@@ -127,11 +128,10 @@ class Lines:
             yield {**batch, "rows": torch.tensor(places)}
             start = end
 
-    def batch(
-        self, rows: Sequence[Sequence[int]], places: Sequence[int], seed: int, hide: bool
-    ) -> dict[str, Tensor]:
+    def batch(self, rows: Sequence[Sequence[int]], seed: int, hide: bool) -> dict[str, Tensor]:
         """Rows of ids as tensors B S. A share MASKED of the tokens of each sentence is replaced by the mask token, at
-        least one, drawn by the seed and the sentence's row in the text. Special tokens are never masked."""
+        least one, drawn by the seed and the sentence itself, so that they are the same in any part or order of the text.
+        Special tokens are never masked."""
         ids = padded(rows, filler(self.tokenizer), None)
         mask = padded([[1] * len(row) for row in rows], 0, None)
         if self.causal:
@@ -139,8 +139,8 @@ class Lines:
             labels[:, :-1] = torch.where(mask[:, 1:].bool(), ids[:, 1:], IGNORED)
             return {"input_ids": ids, "attention_mask": mask, "labels": labels}
         hidden = [
-            to_hide(row, self.special, (seed, place))
-            for row, place in zip(rows, places, strict=True)
+            to_hide(row, self.special, (seed, zlib.crc32(np.array(row, np.int64).tobytes())))
+            for row in rows
         ]
         return masked_batch(ids, mask, hidden, self.tokenizer.mask_token_id if hide else None)
 
@@ -219,6 +219,10 @@ class Packed(TrainingData):
         self.stream = pa.chunked_array(
             [chunk.flatten() for chunk in dataset.data.column("ids").chunks]
         )
+        if not len(self.stream):
+            raise HeadwiseError(
+                f"The tokenizer makes no tokens of '{text.name}': give other text, or the model's own tokenizer."
+            )
         self.length = min(length, len(self.stream))
         self.longest = np.full(-(-len(self.stream) // self.length), self.length)
 

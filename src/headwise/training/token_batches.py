@@ -25,6 +25,7 @@ from headwise.attention import start_token
 from headwise.data.store import StoredText, without_bars
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
+from headwise.fingerprint import tokenizer_facts
 from headwise.folders import Folder, digest, manifest
 
 IGNORED = -100  # the label of positions without a target
@@ -156,7 +157,7 @@ def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
         rules = json.loads(model.backend_tokenizer.to_str())
         rules |= {"truncation": None, "padding": None}
     else:
-        rules = model.get_vocab()
+        rules = tokenizer_facts(model)
     languages = [
         getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")
     ]

@@ -13,6 +13,7 @@ import json
 import math
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,10 @@ LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_lo
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter."""
+    """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter.
+
+    say: gets sentences for the user while it trains.
+    """
 
     data: TrainingData
     dev: TrainingData
@@ -61,6 +65,7 @@ class TrainingRun:
     work: Path
     seed: int = 1
     progress: Report = silent
+    say: Callable[[str], None] = warnings.warn
 
 
 @dataclass(frozen=True)

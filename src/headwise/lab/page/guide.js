@@ -20,12 +20,13 @@ function remember() {
   }
 }
 
-/** did: by its name, whether the user has done a step. writes: whether the model has an output that a set of heads can
+/** did: by its name, whether the user has done a step. word: one that depends on a single head, if there is one. writes: whether the model has an output that a set of heads can
  * change; compares: whether there is a pruned model. browserUndoes: whether the browser's Back undoes a step. */
-export function Guide({ did, writes, compares, browserUndoes }) {
+export function Guide({ did, word, writes, compares, browserUndoes }) {
   const [closed, setClosed] = useState(wasDone);
   const steps = [
-    ["picked", "Pick a head. Where a cell of its map stands out, the row's word attends to the column's."],
+    ["picked", word ? `Find the head that says “${word}”: below each head is what the output loses without it. Pick it, and see where it looks.`
+      : "Pick a head. Where a cell of its map stands out, the row's word attends to the column's."],
     ["switched", `Switch it off, and read what changes in the output.${browserUndoes ? " The browser's Back is undo." : ""}`],
   ];
   if (writes) steps.push(["searched", "Look for the smallest set of heads that changes the output, at the end of the page."]);

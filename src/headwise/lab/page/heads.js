@@ -113,7 +113,8 @@ function Tile({ head, map, gate, picked, roles, removed, scale, value, effect, m
       <button type="button" role="switch" aria-checked=${gate > 0} aria-label=${`Head ${head}`} class="switch" data-switch=${head}
         tabindex="-1" onClick=${() => setGates([head], gate > 0 ? 0 : 1)}><span>${head.split("/")[2]}${removed && " ✂"}</span>${state === "down" && html`<em>${gate}</em>`}<i aria-hidden="true"></i></button>
       ${effect !== undefined && html`<span class=${`effect ${colour(effect)}`} style=${depth(effect, most)}>${gate > 0 ? change : "\u00a0"}</span>`}
-      ${names.length > 0 && html`<span class="role">${breakable(names[0])}${names.length > 1 && ` +${names.length - 1}`}</span>`}
+      ${names.length > 0 && html`<button type="button" class="role" tabindex="-1" aria-label=${`Evidence of the role of ${head}`}
+        onClick=${() => pick(head, ".about-head")}>${breakable(names[0])}${names.length > 1 && ` +${names.length - 1}`}</button>`}
       ${value !== undefined && value !== null && html`<span class="value">${plain(value, 2)}</span>`}
     </li>`;
 }

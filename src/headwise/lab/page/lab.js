@@ -248,9 +248,11 @@ function Lab({ about, ask, address, root }) {
       return { ...old, gates: changed };
     });
   }, []);
-  const pick = useCallback((head) => {
+  // show: the part of the head's card that comes into view.
+  const pick = useCallback((head, show) => {
     note("picked");
     change({ head });
+    if (show) requestAnimationFrame(() => root.querySelector(show)?.scrollIntoView({ block: "start" }));
   }, []);
   const compare = (event) => {
     note("compared");
@@ -278,7 +280,7 @@ function Lab({ about, ask, address, root }) {
     <main>
       ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
-      <${Guide} did=${did} writes=${about.task !== "embedding"} compares=${Boolean(about.compare)} browserUndoes=${address.undo === null} />
+      <${Guide} did=${did} word=${fresh && wordOfOneHead(shownEffects)} writes=${about.task !== "embedding"} compares=${Boolean(about.compare)} browserUndoes=${address.undo === null} />
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}
@@ -357,6 +359,23 @@ function totalsByHead(effects) {
   return effects && Object.fromEntries(effects.heads.map((head, i) => [head, effects.total[i]]));
 }
 
+/** The token of the output that depends most on one head alone: what the first steps let a reader look for. */
+function wordOfOneHead({ tokens, in_output, values, total }) {
+  let found = "";
+  let most = 0;
+  tokens.forEach((token, i) => {
+    if (!in_output[i] || !/^\p{L}{2,}$/u.test(token)) return;
+    values.forEach((ofHead, head) => {
+      const share = ofHead[i] / total[head]; // 1: the head serves this token only
+      if (share > 0.8 && share < 1.25 && -ofHead[i] > most) {
+        most = -ofHead[i];
+        found = token;
+      }
+    });
+  });
+  return found;
+}
+
 /** The head that matters most: by its effect on the output, else by what the run's ablation or first score says. */
 function mostImportant(about, total) {
   const heads = addresses(about.heads);
@@ -394,7 +413,7 @@ function SentenceForm({ state, about, change }) {
   return html`
     <form class="card asking" onSubmit=${submit}>
       <label class="sentence"><span>Sentence</span>
-        <textarea rows="2" dir="auto" maxlength="20000" value=${text} spellcheck="false"
+        <textarea rows="2" dir="auto" aria-label="Sentence" maxlength="20000" value=${text} spellcheck="false"
           onInput=${(e) => setText(e.target.value)} onKeyDown=${keyDown}></textarea></label>
       <div class="actions">
         <button type="submit" class="main">${about.task === "translation" ? "Translate" : "Run"}</button>

@@ -60,14 +60,17 @@ export function Lines({ maps, name, scale, pick }) {
 /** The lines to draw, the strongest first. */
 function linesOf(maps, at, only) {
   const lines = [];
+  const overlaid = maps.size > 1 && !only; // then only the strongest line of a word is drawn, or nothing could be read
   for (const [head, { rows, columns, values }] of maps) {
     if (only && head !== only) continue;
-    for (let row = 0; row < rows; row++)
+    for (let row = 0; row < rows; row++) {
+      const most = overlaid ? Math.max(...values.subarray(row * columns, (row + 1) * columns)) : LEAST;
       for (let column = 0; column < columns; column++) {
         const weight = values[row * columns + column];
         const isolated = at && (at.side === "from" ? row : column) === at.index;
-        if (at ? isolated && weight > 0.001 : weight >= LEAST) lines.push({ head, row, column, weight });
+        if (at ? isolated && weight > 0.001 : weight >= most) lines.push({ head, row, column, weight });
       }
+    }
   }
   return lines.sort((a, b) => b.weight - a.weight).slice(0, MOST);
 }

@@ -60,6 +60,17 @@ function button(label, title, action) {
 {% include "heads.js" %}
 {% include "terms.js" %}
 dark.addEventListener("change", redraw);
+const evidence = document.getElementById("evidence");
+if (evidence) {  // what is folded is not printed, and its charts are drawn only when it opens
+  const print = button("Print with the evidence", "Opens every part of this page", async () => {
+    for (const part of document.querySelectorAll("details")) part.open = true;
+    draw();
+    await drawing;
+    window.print();
+  });
+  print.className = "print";
+  evidence.append(print);
+}
 document.addEventListener("toggle", (event) => { if (event.target.open && event.target.querySelector(".chart")) draw(); }, true);
 window.addEventListener("hashchange", unfoldPlace);
 unfoldPlace();

@@ -1,0 +1,245 @@
+"""`hw.prune`: one smaller model, and how far to go: to a penalty, a number of heads, or a loss of quality; with controls
+it is a study of that one model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headwise.data.embedded import Split
+from headwise.data.text import ParallelText, Text
+from headwise.errors import HeadwiseError
+from headwise.folders import below
+from headwise.heads import Kind
+from headwise.loading import AnyModel, as_model, load
+from headwise.model import Model
+from headwise.options import (
+    FULL_LENGTH,
+    Gates,
+    GateTraining,
+    Greedy,
+    Pruning,
+    TopK,
+    Training,
+    several,
+    validated,
+)
+from headwise.progress import Progress, Report, shown
+from headwise.pruning.prune import smaller_model
+from headwise.pruning.removal_scores import removal_scores
+from headwise.study.plan import Plan
+from headwise.study.records import Store
+from headwise.study.run import InMemory
+from headwise.study.study import run_study
+from headwise.tasks import AnyText, Given, held_out
+from headwise.units import refuse_counts
+
+GOALS = ("penalty", "keep", "max_drop")
+METHOD = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}
+CONTROLS = (
+    "fine-tuned",
+    "random",
+)  # those of a model that was trained: equal training, and other heads
+
+
+def prune(
+    model: AnyModel,
+    text: AnyText | Given,
+    options: Gates | TopK | Greedy,
+    *,
+    dev: AnyText | Given | None = None,
+    test: AnyText | Given | None = None,
+    training: Training | None = None,
+    controls: bool | Sequence[str] = False,
+    seed: int = 1,
+    work: str | Path | None = None,
+    progress: Report | None = None,
+) -> Model:
+    """A smaller model; the given one stays as it is.
+
+    options: the method, and how far to prune:
+
+        hw.Gates(penalty=0.01)    gates under a penalty λ, whatever number of heads that leaves (Voita et al. 2019)
+        hw.Gates(keep=10)         gates, and exactly so many heads, in total or of every kind: {"cross": 4}
+        hw.TopK(keep=10)          exactly so many gates open in every step (Li et al. 2021)
+        hw.Greedy(keep=10)        in the order of a score, without training (Michel et al. 2019, section 4.2)
+        hw.Greedy(max_drop=0.5)   the smallest model that loses at most so much: BLEU of a translation model, % of
+                                  perplexity of a language model, points of accuracy of a classifier, points of
+                                  similarity of a model of embeddings
+        hw.Greedy(keep=10, train="lora")   then a short training of what is left
+
+    text: gates and weights train on it, or heads are scored on it; a translation model translates a text without targets
+    itself. dev: choices are made on it; by default every tenth pair or sentence of `text`, which then is left out there.
+    training: how weights train with gates, such as hw.Training(batch_tokens=2000); the options say for how long. work: a
+    folder in which a killed run goes on. progress: gets the share that is done, and of what; by default a bar.
+
+    controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
+    and its controls (trained as long without pruning, and as many random heads; of heads removed without training, other
+    orders) are compared on dev and, once, on `test`, with intervals, in `work`/pruning.csv; hw.report(work) writes the
+    page. The model is the same as without controls.
+
+    Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation
+    model and all heads of any other. Training needs memory for the weights once more. Warns when gates had not settled
+    or missed the target. Raises HeadwiseError for options, texts and models that do not fit together.
+    """
+    model = as_model(model)
+    if not isinstance(options, Gates | TopK | Greedy):
+        raise HeadwiseError(
+            f"prune: the options are {options!r:.100}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…)."
+        )
+    refuse_goals(options)
+    refuse_idle_training(options, training, None if controls else work)
+    if controls and work is None:
+        raise HeadwiseError(
+            "prune: controls need a folder for what they are compared by: give work, such as work='runs/prune'."
+        )
+    if test is not None and not controls:
+        raise HeadwiseError(
+            "prune: test is read where models are compared: give controls=True with it, or leave it out."
+        )
+    kinds = options.kinds or usual_kinds(model, options)
+    options = options.model_copy(update={"kinds": kinds})
+    try:
+        if isinstance(options, GateTraining):
+            options = options.with_train(options.train or "apart")
+        refuse_counts(model.heads, options)
+    except ValueError as error:
+        raise HeadwiseError(f"prune: {error}") from None
+    train = model.task.completed(text)
+    if dev is None:
+        train, dev = held_out(train)
+    texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}
+    how = training or Training()
+    if controls:
+        assert work is not None
+        if test is not None:
+            texts["test"] = model.task.completed(test)
+        names = CONTROLS if controls is True else controls
+        plan = plan_of(model, texts, options, training, names, seed)
+        return prune_with_controls(plan, InMemory(model, texts), Path(work), progress)
+    # A given model was trained by somebody else: smoothing would move it away from where it converged.
+    if "label_smoothing" not in how.model_fields_set:
+        how = how.model_copy(update={"label_smoothing": 0.0})
+    with shown("prune", progress) as report:
+        return smaller_model(model, texts["train"], texts["dev"], options, how, seed, work, report)
+
+
+def plan_of(
+    model: Model,
+    texts: Mapping[Split, AnyText],
+    options: Gates | TopK | Greedy,
+    training: Training | None,
+    controls: Sequence[str],
+    seed: int,
+) -> Plan:
+    """The plan of a study of one model, whose texts are in memory."""
+    sweep = options.model_dump(exclude_unset=True, exclude={"max_drop", "search"})
+    sweep["method"] = METHOD[type(options)]
+    choice = None
+    search: dict[str, Any] = {}
+    if isinstance(options, Greedy):
+        choice = options.max_drop
+        search = options.search.model_dump() if options.search else {}
+        (score,) = removal_scores(several(options.score) or [model.task.usual_score])
+        sweep |= {"score": [score], "orders": 1}
+    if not isinstance(options, Greedy) or options.train:
+        sweep["controls"] = [*controls]
+    values = {
+        "name": "prune",
+        "seed": seed,
+        "data": {split: name_of(split, text) for split, text in texts.items()},
+        "model": model.name,
+        "training": training.model_dump(exclude_unset=True) if training else {},
+        "scoring": {"measures": [], "pruned": []},
+        "pruning": sweep,
+        "choice": {"max_drop": "any" if choice is None else choice},
+        "search": search,
+    }
+    return validated(Plan, values, "prune", {})
+
+
+def name_of(split: Split, text: AnyText) -> str | list[str]:
+    """What a plan calls a text in memory: one name where it is one-sided, as files are named."""
+    one_sided = isinstance(text, Text) or (isinstance(text, ParallelText) and bool(text.made))
+    return split if one_sided else [f"{split}.source", f"{split}.target"]
+
+
+def prune_with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | None) -> Model:
+    """Run the study of one model in a folder, and load the model that it chose."""
+    given = memory.model
+    device = str(given.hf.device)
+    shown = Progress(quiet=progress is not None)
+    run_study(plan, work, shown, device=device, memory=memory)
+    if progress is not None:
+        progress(1.0, "")
+    store = Store(work, shown)
+    for name, record in store.records().items():
+        if name.startswith("prune/"):
+            for doubt in record["result"].get("doubts", []):
+                warnings.warn(f"{name}: {doubt}", stacklevel=3)
+    chosen = store.record("choose")["result"]["chosen"]
+    if chosen is None:
+        warnings.warn(
+            f"No smaller model loses at most {plan.choice.max_drop} on dev, so no head was removed.",
+            stacklevel=3,
+        )
+        return given
+    return load(below(work / "pruned", chosen), device)
+
+
+def refuse_goals(options: Gates | TopK | Greedy) -> None:
+    """Raise HeadwiseError unless exactly one option says, once, how far to prune."""
+    possible = [name for name in GOALS if name in type(options).model_fields]
+    given = [name for name in possible if several(getattr(options, name))]
+    if len(given) != 1:
+        problem = f"{' and '.join(given)} were given together" if given else "none was given"
+        raise HeadwiseError(
+            f"prune needs {' or '.join(possible)} in hw.{type(options).__name__}(…), but {problem}: "
+            "say once how far to prune."
+        )
+    values = several(getattr(options, given[0]))
+    if len(values) > 1:
+        raise HeadwiseError(
+            f"prune makes one model, but {given[0]} has {len(values)} values: give one, or let a study make them all."
+        )
+
+
+def refuse_idle_training(
+    options: Gates | TopK | Greedy, training: Training | None, work: str | Path | None
+) -> None:
+    """Raise HeadwiseError for options of training where nothing trains, and where the length of the training is given
+    twice."""
+    if isinstance(options, Greedy) and not options.train:
+        for name, value in {"training": training, "work": work}.items():
+            if value is not None:
+                raise HeadwiseError(
+                    f"prune: {name} means nothing with hw.Greedy(…) without train, which trains nothing: leave it out."
+                )
+        return
+    if isinstance(options, Greedy) and options.max_drop is not None:
+        raise HeadwiseError(
+            "prune: max_drop chooses before anything trains, so it cannot be given with train: give keep, or let a "
+            "study compare the trained models."
+        )
+    if training is None:
+        return
+    if not isinstance(training, Training):
+        raise HeadwiseError(
+            f"prune: training is {training!r:.100}: give hw.Training(…), such as hw.Training(batch_tokens=2000)."
+        )
+    twice = [name for name in FULL_LENGTH if name in training.model_fields_set]
+    if twice:
+        raise HeadwiseError(
+            f"prune: training names {', '.join(twice)}, but for how long pruning trains is said in "
+            f"hw.{type(options).__name__}(…): leave it out of hw.Training(…)."
+        )
+
+
+def usual_kinds(model: Model, options: Pruning) -> tuple[Kind, ...]:
+    """The kinds of heads that are pruned where none is named: those for which `keep` has a number, or the task's."""
+    for keep in several(options.keep):
+        if isinstance(keep, Mapping):
+            return tuple(keep)
+    return model.task.usual_kinds
