@@ -23,7 +23,8 @@ def text_cases(folder: Path) -> dict[str, tuple[hw.Model, Any, Any]]:
     """A model, a text of ours, and what a user has of the same rows."""
     (folder / "a.txt").write_text("\n".join(sentences(12, 0)) + "\n")
     labelled = drawn(12)
-    twice = hw.ParallelText.from_pairs([(line, line) for line in sentences(12, 0)])
+    (folder / "b.txt").write_text("\n".join(sentences(12, 5)) + "\n")
+    both = hw.ParallelText.from_pairs(zip(sentences(12, 0), sentences(12, 5), strict=True))
     return {
         "a file": (asker("gpt2"), lines(12), str(folder / "a.txt")),
         "a path": (asker("bert"), lines(12), folder / "a.txt"),
@@ -33,7 +34,7 @@ def text_cases(folder: Path) -> dict[str, tuple[hw.Model, Any, Any]]:
         "a tuple": (asker("gpt2"), lines(12), tuple(sentences(12, 0))),
         "a column": (asker("gpt2"), lines(12), pd.Series(sentences(12, 0))),
         "lists of two": (asker(), pairs(12), [list(pair) for pair in pairs(12)]),
-        "two files": (asker(), twice, [folder / "a.txt", str(folder / "a.txt")]),
+        "two files": (asker(), both, [folder / "a.txt", str(folder / "b.txt")]),
         "named rows": (asker(), pairs(12), pairs(12).dataset.to_list()),
         "a table": (asker(), pairs(12), pairs(12).dataset.to_pandas()),
         "a data set": (asker("gpt2"), lines(12), lines(12).dataset),
@@ -85,7 +86,7 @@ def test_roles_take_other_texts_as_they_are(tmp_path: Path) -> None:
 
 def test_a_language_model_needs_no_trees_for_its_roles() -> None:
     found = hw.roles(asker("gpt2"))
-    assert {"induction", "previous-token"} <= {*found.table["measure"]}
+    assert {"induction", "copying"} <= {*found.table["measure"]}
     assert found.signature["treebank"] is None
     refuses(lambda: hw.roles(asker("bert")), "none were given: name a file in CoNLL-U")
     refuses(lambda: hw.roles(asker("gpt2"), untrained=1), "Controls are tested on a treebank")

@@ -284,7 +284,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", no_room)
-    with pytest.raises(HeadwiseError, match=r"not be written \(No space left on device\): choose"):
+    with pytest.raises(HeadwiseError, match=r"not be written \(No space left on device\): free"):
         write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old é\n"
     assert [p.name for p in path.parent.iterdir()] == ["file.txt"]

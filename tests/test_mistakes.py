@@ -90,7 +90,7 @@ MISTAKES = [
     ("evaluate hears --audio gone.csv", "There is no file 'gone.wav'"),
     ("translate mt --text pairs.tsv", "is a table … give a file with sentences alone"),
     ("roles lm --treebank a.txt", "has 1 columns: a row of CoNLL-U has 10"),
-    ("roles lm", "name a CoNLL-U file with --treebank"),
+    ("roles mt", "none were given: name a file in CoNLL-U"),
     (
         "align mt --text pairs.tsv --links links.txt",
         "links for 1 sentence pairs, but 24 pairs: give a line each",

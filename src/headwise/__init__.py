@@ -53,13 +53,32 @@ else:
     import headwise.lab
     import headwise.roles  # noqa: F401 - the packages, before their names are bound to the functions
 
-    def lab(*given, **named):
-        """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the arguments."""
-        return import_module("headwise.lab.notebook").lab(*given, **named)
+    def lab(model, text="", treebank=None, audio=None):
+        """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
+        return import_module("headwise.lab.notebook").lab(model, text, treebank, audio)
 
-    def roles(*given, **named):
-        """What each head does; see `headwise.roles.role_tests.roles`, which also has the arguments."""
-        return import_module("headwise.roles.role_tests").roles(*given, **named)
+    def roles(
+        model,
+        treebank=None,
+        *,
+        confirm=None,
+        pairs=None,
+        training=None,
+        untrained=0,
+        seed=0,
+        progress=None,
+    ):
+        """What each head does; see `headwise.roles.role_tests.roles`, which also has the types."""
+        return import_module("headwise.roles.role_tests").roles(
+            model,
+            treebank,
+            confirm=confirm,
+            pairs=pairs,
+            training=training,
+            untrained=untrained,
+            seed=seed,
+            progress=progress,
+        )
 
     HOME = {
         "attention": ("AttentionCall", "Discovery", "capture", "discover"),

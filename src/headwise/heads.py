@@ -156,7 +156,8 @@ class HeadMap:
         return self.total
 
     def __getitem__(self, index: int) -> Head:
-        return [*self][index]
+        heads: list[Head] = [*self]
+        return heads[index]
 
     def __iter__(self) -> Iterator[Head]:
         return (

@@ -559,8 +559,8 @@ def test_calls_that_cannot_be(options: Any, more: dict[str, Any], reason: str) -
     ("make", "reason"),
     [
         (
-            lambda: hw.prune(cast(Any, "my-model"), pairs(9), Gates(keep=3)),
-            "'my-model' was to be pruned, which is no model",
+            lambda: hw.prune(cast(Any, 3.5), pairs(9), Gates(keep=3)),
+            "A float was given in place of a model",
         ),
         (lambda: hw.prune(asker(), pairs(9), Gates(keep=3)), "only 9: give dev text as well"),
         (lambda: hw.prune(asker("bert"), pairs(20), Greedy(keep=3)), "needs one-sided text"),

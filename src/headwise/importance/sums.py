@@ -167,9 +167,10 @@ class SentenceSums:
         layers = list(self.layers(measure))
         sums = np.concatenate([of_layer for _, of_layer, _ in layers], axis=1)
         counts = layers[0][2]
-        return np.maximum(
+        p: np.ndarray = np.maximum(
             largest_t_p(sums, counts, seed), means_with_intervals(sums, counts, seed)[3]
         )
+        return p
 
     def rows(self, measure: str, seed: int = 0) -> list[dict[str, Any]]:
         """Tidy rows, one per head; n is the sum of counts: of tokens, unless the measure says otherwise. units: of the

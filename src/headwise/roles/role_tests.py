@@ -212,11 +212,11 @@ def role_data(
     own = model.task.role_data(text, confirm, pairs, training)
     if isinstance(own, RoleData):
         return own
-    trees: list[Any] = [
-        Treebank.read(given) if isinstance(given, str | PathLike) else given
-        for given in (text, confirm)
-    ]
-    return RoleTexts.of(model, *trees, pairs, training)
+    trees: list[Any] = [text, confirm]
+    for place, given in enumerate(trees):
+        if isinstance(given, str | PathLike):
+            trees[place] = Treebank.read(given)
+    return RoleTexts.of(model, trees[0], trees[1], pairs, training)
 
 
 def find_roles(

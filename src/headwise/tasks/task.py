@@ -143,7 +143,8 @@ class Task(ABC):
             return self.read(given)
         if isinstance(given, list | tuple) and given and all(map(is_file, given)):
             return self.read([*map(str, given)])
-        return made_text(given, self.text_class)
+        wanted: Any = self.text_class
+        return made_text(given, wanted)
 
     def check(self, text: Any) -> None:
         """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
