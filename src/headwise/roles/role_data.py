@@ -192,10 +192,7 @@ class RoleTexts(RoleData):
         return sum(len(sentence.words) for sentence in candidates_of(self.treebank or ()))
 
     def changed(self, seed: int) -> dict[str, RoleTexts]:
-        if self.treebank is None:
-            raise HeadwiseError(
-                "Controls are tested on a treebank, and none was given: name a file in CoNLL-U (--treebank FILE)."
-            )
+        assert self.treebank is not None  # `sampled` refuses it
         texts = {}
         for name, change in TEXT_CHANGES.items():
             # Another seed, so that two texts are not changed alike.
@@ -206,8 +203,12 @@ class RoleTexts(RoleData):
 
     def sampled(self) -> RoleTexts:
         """At most CONTROL_SENTENCES sentences of each treebank."""
+        if self.treebank is None:
+            raise HeadwiseError(
+                "Controls are tested on a treebank, and none was given: name a file in CoNLL-U (--treebank FILE)."
+            )
         confirm = None if self.confirm is None else sample_sentences(self.confirm)
-        return replace(self, treebank=sample_sentences(self.treebank or ()), confirm=confirm)
+        return replace(self, treebank=sample_sentences(self.treebank), confirm=confirm)
 
     def few(self) -> RoleTexts:
         treebank = self.treebank
