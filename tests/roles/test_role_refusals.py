@@ -105,7 +105,10 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: linked(f, "0-9"), "0-9"),
     (lambda f: linked(f, "0-0\n0-0"), "2 sentence pairs"),
     # speech
-    (lambda f: table(f, "audio,word,start\n0.wav,w1,0"), "Line 2 … lacks end"),
+    (
+        lambda f: table(f, "audio,word,start\n0.wav,w1,0"),
+        "has the columns audio, word, start: it needs audio, text",
+    ),
     (lambda f: table(f, f"{HEADER}\n0.wav,w1,soon,1"), "Line 2 … times soon"),
     (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,0.5"), "Line 2"),
     (lambda f: table(f, f"{HEADER}\n0.wav,w1,1,1.5\n0.wav,w2,0.5,0.7"), "Line 3 … before"),

@@ -50,8 +50,8 @@ SWEEPS = [
 def values(tmp_path: Path) -> dict[str, Any]:
     """A plan of a tiny model with causal heads; dev text is held out of the training text."""
     asker("gpt2").save(tmp_path / "given")
-    (tmp_path / "train.txt").write_text("\n".join(sentences(60, 0)) + "\n")
-    (tmp_path / "test.txt").write_text("\n".join(sentences(8, 2)) + "\n")
+    (tmp_path / "train.txt").write_text("\n".join(sentences(120, 0)) + "\n")
+    (tmp_path / "test.txt").write_text("\n".join(sentences(16, 2)) + "\n")
     kinds = [{**sweep, "kinds": ["decoder-self"]} for sweep in SWEEPS]
     scoring = {"measures": ["gradient"], "judge": False, "untrained": 1, "pairs": 2, "pruned": []}
     return {

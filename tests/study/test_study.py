@@ -61,6 +61,8 @@ class TestFinished:
             "high",
             "n",
             "baseline",
+            "units",
+            "p",
         ]
         measures = {"confidence", "lrp.ding", "lrp.ding.signed", "gradient", "ablation.zero"}
         assert len(heads) == 2 * 4 * 3 * len(measures) and set(heads.measure) == measures

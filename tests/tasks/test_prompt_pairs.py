@@ -39,7 +39,7 @@ def test_tables_of_three_formats_are_the_same(tmp_path: Path) -> None:
 
 def test_other_tables_are_one_sided_text(tmp_path: Path) -> None:
     file = tmp_path / "lines.tsv"
-    file.write_text("a b\nc d\n")
+    file.write_text("text\na b\nc d\n")
     assert isinstance(asker("gpt2").task.read(str(file)), hw.Text)
     assert isinstance(asker("gpt2").task.read([str(file)]), hw.Text)
 

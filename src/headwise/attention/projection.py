@@ -28,7 +28,7 @@ class LinearNorm:
     token is one number for all heads, and is left out; so is what it adds, bias."""
 
     gain: Tensor  # M
-    centres: bool
+    centres: Tensor  # 1 or 0, on the device of the model, which nothing waits for
     bias: Tensor  # M
 
     @classmethod
@@ -42,14 +42,13 @@ class LinearNorm:
             raised, lowered = norm(signs), norm(-signs)
             bias = (raised + lowered) / 2
             # A norm that centres makes zeros of ones.
-            centres = bool(((norm(ones) - bias).abs() < 1e-3 * raised.abs().max()).all())
+            centres = ((norm(ones) - bias).abs() < 1e-3 * raised.abs().max()).all()
         return cls((raised - lowered) / 2 * signs, centres, bias)
 
     def __call__(self, weights: Tensor) -> Tensor:
         """Weights H D M, followed by the norm."""
-        if self.centres:
-            weights = weights - weights.mean(-1, keepdim=True)
-        return weights * self.gain.to(weights)
+        mean = weights.mean(-1, keepdim=True) * self.centres.to(weights)
+        return (weights - mean) * self.gain.to(weights)
 
 
 def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]:

@@ -19,6 +19,7 @@ from headwise.errors import HeadwiseError, did_you_mean
 
 GZIP = b"\x1f\x8b"
 POINTER = b"version https://git-lfs"
+LARGEST_POINTER = 1024  # bytes, by the specification of git-lfs
 PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
 # Bytes of a line: a gzip file of 3 MB may contain a line of 3 GB.
 LONGEST_LINE = 1 << 20
@@ -87,7 +88,8 @@ def existing_file(path: str | PathLike[str]) -> Path:
 
 def refuse_pointer(file: Path) -> None:
     """Raise HeadwiseError where git has left a pointer in the place of a large file."""
-    if not file.is_file():  # to look into a pipe would take what is in it
+    # To look into a pipe would take what is in it; and a pointer is small.
+    if not file.is_file() or file.stat().st_size > LARGEST_POINTER:
         return
     with file.open("rb") as content:
         if content.read(len(POINTER)) == POINTER:

@@ -392,7 +392,7 @@ def position_mean_ablated(call: AttentionCall, head: int, batch: RecordedBatch) 
     side = sides_of_site(call.site)[0]
     places = positions(batch.there[side])
     # tokens that an earlier window has are in no mean
-    counted = query_masks(batch.tensors)[side]
+    counted = query_masks(batch.tensors, prompts=True)[side]
     means = batch.position_means[call.site]
     return with_others(call, head, means.of_others(call.output[:, :, head], places, counted, head))
 

@@ -117,7 +117,8 @@ def summed_outputs(
         for batch in batches:
             tensors = on_device(model, batch)
             there.update(token_masks(tensors))
-            counted.update(query_masks(tensors))
+            # heads are replaced in a prompt, too
+            counted.update(query_masks(tensors, prompts=True))
             run_layers(model, inputs_of(tensors))
             # before anything is added, with the name of the layer
             refuse_unsound({site: is_sound for site, (is_sound, _, _) in parts.items()})

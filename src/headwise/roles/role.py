@@ -73,7 +73,8 @@ class RoleTest(Declaration):
     path from heads to logits).
 
     of_weights: whether the score is a mean of weights. Any other counts where the largest weight is, however small, so a
-    head that gives words next to nothing does not have that role.
+    head that gives words next to nothing does not have that role. may_rest: it may, because the test asks few of the
+    words, such as dependents and mentions, and attention may rest elsewhere for all others.
 
     threshold: the score from which on a head has the role; margin: the same, above the baseline. A test with neither is
     scored only. excluded: variants that are scored only. weaker_than: another test; a head that has its role does not
@@ -100,6 +101,7 @@ class RoleTest(Declaration):
     excluded: tuple[str, ...] = ()
     weaker_than: str = ""
     of_weights: bool = False
+    may_rest: bool = False
     expected: Mapping[str, tuple[str, ...]] | None = None
     baseline: str = "best fixed offset"
     untrained: str = "less than the baseline"
@@ -122,7 +124,8 @@ class RoleTest(Declaration):
     def rests_on_weight(self) -> bool:
         """Whether a head that gives words no weight on the text of the test cannot have the role. Texts of templates and
         repeated tokens ask a head to look up where it rests elsewhere."""
-        return not self.of_weights and not {"texts", "repeats"} & set(self.data)
+        looks_up = self.may_rest or {"texts", "repeats"} & set(self.data)
+        return not self.of_weights and not looks_up
 
     @property
     def category(self) -> str:

@@ -83,6 +83,7 @@ trees(
     "syntactic",
     home="syntactic:syntactic",
     variants="relation",
+    may_rest=True,
     margin=0.10,
     excluded=("punct",),  # attention to full stops needs no syntax
     expected={"encoder-self": EXPECTED_ARCS, "language model": EXPECTED_ARCS},
@@ -101,6 +102,7 @@ trees(
 trees(
     "coreference",
     home="coreference:coreference",
+    may_rest=True,
     margin=0.10,
     expected={"encoder-self": ("coreference",)},
     baseline="best of three rules",

@@ -6,9 +6,9 @@ A batch has the inputs of the model's forward (`input_ids` B S, `attention_mask`
 `labels` (B T: the token or class that the logits at each position predict, or IGNORED; B 1: the class of a text) and
 perhaps `rows` (the row of each sentence in the text) and `counted` (B S: of windows of long documents, the tokens that
 no window before has; all others are read, but counted there; of recordings, the frames before the silence at their
-end; of a user's own batches for a decoder, what is behind a prompt without labels). Labels are at the positions of
-their logits, not shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have `wrong_labels` B T, what labels are compared
-with, and `corrupted_ids` B S.
+end) and `behind_prompt` (B S: of a user's own batches for a decoder, the tokens from the first that has a label on).
+Labels are at the positions of their logits, not shifted. Prompts in pairs (`tasks/prompt_pairs.py`) have `wrong_labels`
+B T, what labels are compared with, and `corrupted_ids` B S.
 
 Training has a loss of its own, which `training/loss.py` compares with this one.
 """
@@ -34,7 +34,7 @@ CHUNK = 1 << 26  # logits that are copied together
 PROJECTED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 # which the model does not get
-OURS = ("rows", "labels", "wrong_labels", "corrupted_ids", "places", "counted")
+OURS = ("rows", "labels", "wrong_labels", "corrupted_ids", "places", "counted", "behind_prompt")
 
 Places = tuple[Tensor, Tensor]  # of predicted tokens: their sentences and positions
 
@@ -89,12 +89,15 @@ def token_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
 
 
-def query_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def query_masks(batch: Mapping[str, Tensor], prompts: bool = False) -> dict[str, Tensor]:
     """By side, the tokens that count as queries, B S and B T: all that are there, in windows of a long document once;
-    of a decoder those that predict, so that a prompt does not count."""
+    of a decoder those that predict, so that a prompt does not count. prompts: whether it counts where it stands in one
+    stack with the answer."""
     there = token_masks(batch)
     if "counted" in batch:
         there = {**there, "source": there["source"] & batch["counted"]}
+    if "behind_prompt" in batch and not prompts:
+        there = {**there, "source": there["source"] & batch["behind_prompt"]}
     if "decoder_input_ids" in batch:
         return {**there, "target": batch["labels"] != IGNORED}
     return {**there, "target": there["source"]}

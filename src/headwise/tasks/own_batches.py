@@ -99,7 +99,7 @@ class OwnBatches:
             ahead[:, :-1] = labels[:, 1:]
             tensors["labels"] = ahead
             # A prompt without labels counts as no query.
-            tensors["counted"] = (ahead != IGNORED).cumsum(1) > 0
+            tensors["behind_prompt"] = (ahead != IGNORED).cumsum(1) > 0
         elif labels.dim() == 1:
             tensors["labels"] = labels[:, None]
         if ids is None:
