@@ -209,7 +209,7 @@ def as_model(given: AnyModel) -> Model:
         return load(Path(given) if isinstance(given, PathLike) else given)
     if not isinstance(given, PreTrainedModel):
         raise HeadwiseError(
-            f"A {type(given).__name__} was given in place of a model: give what hw.load(…) makes, a folder, a hub id, or "
+            f"{given!r:.60} was given in place of a model: give what hw.load(…) makes, a folder, a hub id, or "
             "a transformers model."
         )
     source = str(given.config.name_or_path)

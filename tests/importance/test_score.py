@@ -222,7 +222,8 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
     smaller[0].name = "mine"
     # Names that differ stay as they are.
     assert quality.distinct_names([whole, smaller[0]]) == [whole.name, "mine"]
-    refuses(lambda: hw.evaluate(["a model"], text), "give models")  # type: ignore[list-item]
+    refuses(lambda: hw.evaluate(["a model"], text), "'a model' is not a local folder")
+    refuses(lambda: hw.evaluate([7], text), "7 was given in place of a model")  # type: ignore[list-item]
     both = (hw.evaluate(one, text, search=greedy).table for one in (whole, [whole]))
     pd.testing.assert_frame_equal(*(one.query("measure != 'tokens_per_second'") for one in both))
 

@@ -560,7 +560,7 @@ def test_calls_that_cannot_be(options: Any, more: dict[str, Any], reason: str) -
     [
         (
             lambda: hw.prune(cast(Any, 3.5), pairs(9), Gates(keep=3)),
-            "A float was given in place of a model",
+            "3.5 was given in place of a model",
         ),
         (lambda: hw.prune(asker(), pairs(9), Gates(keep=3)), "only 9: give dev text as well"),
         (lambda: hw.prune(asker("bert"), pairs(20), Greedy(keep=3)), "needs one-sided text"),

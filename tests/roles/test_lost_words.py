@@ -192,6 +192,6 @@ def test_text_of_the_models_own_and_what_is_refused() -> None:
     assert {*result.files()} == {*hw.LostWords.FILES}
     twice = hw.ParallelText.from_pairs([*pairs(30), *pairs(30)])
     assert lost_words(model, twice).signature["sentences"] <= 30
-    refuses(lambda: lost_words(model, "file.txt"), "a str")  # type: ignore[arg-type]
+    refuses(lambda: lost_words(model, "file.txt"), "There is no file 'file.txt'")
     refuses(lambda: lost_words(model, lines(5)), "20 different sentences")
     refuses(lambda: lost_words(embedder(), lines(30)), "predicts no words")

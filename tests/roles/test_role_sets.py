@@ -160,7 +160,7 @@ def test_no_role_and_no_loss() -> None:
     model = asker("gpt2")
     nothing = role_sets(model, having(model, []), lines(5))
     assert nothing.table.empty and "No head has a role" in nothing.lines()[0]
-    refuses(lambda: role_sets(model, having(model, []), "file.txt"), "in place of what hw.Text")  # type: ignore[arg-type]
+    refuses(lambda: role_sets(model, having(model, []), "file.txt"), "no file 'file.txt'")
     refuses(lambda: role_sets(model, lines(3), lines(5)), "in place of what hw.roles")  # type: ignore[arg-type]
     refuses(lambda: role_sets(model, having(model, []), lines(5), seed=-1), "The seed is -1")
     silent = embedder()
