@@ -100,7 +100,7 @@ def test_a_plain_model_brings_the_tokenizer_of_its_folder(tmp_path: Path) -> Non
     for theirs in (plain, str(tmp_path / "model"), tmp_path / "model"):
         pd.testing.assert_frame_equal(hw.score(theirs, sentences(12, 0), ["gradient"]).table, ours)
     refuses(lambda: hw.score(asker("gpt2").hf, lines(3)), "hw.Model(model, tokenizer)")
-    refuses(lambda: hw.score(3, lines(3)), "A int was given in place of a model")  # type: ignore[arg-type]
+    refuses(lambda: hw.score(3, lines(3)), "3 was given in place of a model")  # type: ignore[arg-type]
 
 
 def test_a_model_answers_and_writes_as_that_of_transformers() -> None:

@@ -252,7 +252,8 @@ class TestGreedy:
             small = hw.prune(model, lines(2), Greedy(keep=left, **options), dev=dev)
             lost[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
         assert len(lost) > 3
-        for budget in sorted(max(each, 0.0) + 1e-6 for each in lost.values()):
+        # More than the numbers of two ways to add up differ by.
+        for budget in sorted(max(each, 0.0) + 1e-3 for each in lost.values()):
             small = hw.prune(model, lines(2), Greedy(max_drop=budget, **options), dev=dev)
             left = small.heads.total
             assert left == total or lost[left] <= budget
