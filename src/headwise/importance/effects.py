@@ -19,6 +19,7 @@ from headwise.importance.passes import refuse_unscorable
 from headwise.importance.paths import Receivers
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import Sums, joined, to_numpy
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
@@ -62,7 +63,7 @@ class Effects(TableResult):
 
 
 def effects(
-    model: Model,
+    model: AnyModel,
     text: AnyText | Given | OwnInputs,
     measure: str = "ablation.counterpart",
     receivers: str | Iterable[str] | None = None,
@@ -85,6 +86,7 @@ def effects(
         raise HeadwiseError(
             f"effects changes the output of heads, which '{measure}' does not: choose {', '.join(ABLATIONS)}."
         )
+    model = as_model(model)
     batches = model.task.batches(text)
     refuse_unscorable(model, [measure], batches)
     ends = None if receivers is None else Receivers.named(receivers, model.heads)

@@ -12,8 +12,8 @@ from headwise.environment import environment_info
 from headwise.fingerprint import fingerprint
 from headwise.folders import Folder, below, digest, files_in, manifest
 from headwise.heads import HeadMap
+from headwise.importance.measurement import Measurement
 from headwise.importance.measures import facts, passes
-from headwise.importance.passes import Measurement
 from headwise.importance.sums import SENTENCE_SCALES, SentenceSums
 from headwise.model import Model
 from headwise.tasks.batches import Batches

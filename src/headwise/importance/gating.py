@@ -30,7 +30,7 @@ from headwise.attention import Discovery, capture, device_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Row, Site
 from headwise.importance.gradient import refuse_unsound, tracing
-from headwise.importance.passes import Measurement
+from headwise.importance.measurement import Measurement
 from headwise.progress import Report, silent, turn
 from headwise.tasks.objective import asked_tokens, losses_of, on_device
 from headwise.training.token_batches import IGNORED

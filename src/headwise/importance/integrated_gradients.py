@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery
 from headwise.heads import Site
-from headwise.importance import ablation
-from headwise.importance.ablation import RecordedBatch, recordings
+from headwise.importance import recorded_batch
+from headwise.importance.ablation import recordings
 from headwise.importance.gradient import tracing
+from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.sums import SentenceSums, add_all
 from headwise.tasks.batches import reporter
 
@@ -69,7 +70,7 @@ def slopes(batch: RecordedBatch, site: Site, steps: int) -> Tensor:
         return total
     longest = max(there.shape[1] for there in batch.there.values())
     # the gradients of more steps would be in memory at once
-    together = max(1, ablation.FORWARD_POSITIONS // (len(total) * longest))
+    together = max(1, recorded_batch.FORWARD_POSITIONS // (len(total) * longest))
     for start in range(1, steps + 1, together):
         numbers = range(start, min(start + together, steps + 1))
         # a gate a step, so that one backward pass gives the slope at each

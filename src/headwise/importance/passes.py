@@ -6,8 +6,7 @@ import inspect
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +16,12 @@ from headwise.attention import evaluating, is_offloaded, keeping
 from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Row, Site, head_of
+from headwise.heads import Head, HeadMask, Site, head_of
 from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.finished_passes import FinishedPasses
+from headwise.importance.measurement import Measurement
 from headwise.importance.measures import (
     MeasureNeed,
-    facts,
     measure,
     passes,
     resolve_measures,
@@ -34,50 +34,6 @@ from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, losses_of, on_device, query_masks
-
-if TYPE_CHECKING:
-    from headwise.importance.finished_passes import FinishedPasses
-
-
-@dataclass
-class Measurement:
-    """What passes gave.
-
-    sums: of every sentence, by measure. rows: of measures without such sums. balances: where the relevance of each rule
-    went. seconds: of every pass. samples: by measure, what was read of the text, where that is not all of it.
-    """
-
-    sums: dict[str, SentenceSums] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
-    balances: dict[str, dict[str, float]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    samples: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, other: Measurement) -> None:
-        """Add what another pass gave."""
-        self.sums |= other.sums
-        self.rows += other.rows
-        self.balances |= other.balances
-        self.seconds |= other.seconds
-        self.samples |= other.samples
-
-    def gather(self, text: Batches | Fold) -> None:
-        """Put the sums of all processes together, with a unit for each document of the text, as samples have already."""
-        for name, sums in self.sums.items():
-            sums.gather()
-            if name not in self.samples:
-                self.sums[name] = sums.by_document(text.documents)
-
-    def all_rows(self, seed: int) -> list[Row]:
-        """Rows of heads.csv."""
-        rows: list[Row] = []
-        for name, sums in self.sums.items():
-            of_heads = sums.rows(name, seed)
-            if of_heads and facts(name).signed:
-                for row, p in zip(of_heads, sums.p_of_heads(name, seed), strict=True):
-                    row["p"] = p
-            rows += of_heads
-        return rows + self.rows
 
 
 def run_pass(

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -21,9 +20,7 @@ from headwise.attention.reuse import Trial
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import HeadMap, Site
 from headwise.importance.corrupted_outputs import outputs_of
-
-if TYPE_CHECKING:
-    from headwise.importance.ablation import RecordedBatch
+from headwise.importance.recorded_batch import RecordedBatch
 
 LOGITS = "logits"
 INPUTS = ("query", "key", "value")

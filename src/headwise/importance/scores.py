@@ -26,9 +26,9 @@ from headwise.importance.faithfulness import (
 )
 from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.interactions import work_of_pairs
+from headwise.importance.measurement import Measurement
 from headwise.importance.measures import facts, measure, passes, resolve_measures
 from headwise.importance.passes import (
-    Measurement,
     labelled,
     refuse_unscorable,
     run_passes,

@@ -29,9 +29,8 @@ from headwise.training.trainer import (
 )
 
 SHARES = (1.0, 0.25, 0.0625)  # of the learning rate, tried in turn where weights train apart
-SOON = (
-    40.0  # seconds of training after which the dev loss is measured, where no epoch is over by then
-)
+# Seconds of training after which the dev loss is measured, where no epoch is over by then.
+SOON = 40.0
 WORSE = 1.01  # times the dev loss before: less may be another type of numbers
 SHORTER = 2 / 3  # of the length of dev sentences: below, those of training are called shorter
 

@@ -119,8 +119,7 @@ class GatedLoop(TrainerCallback):
 
     def remove(self, rule: Rule = "sign") -> Model:
         """The model without the heads whose gates are shut. Warns where gates have not settled."""
-        chances = self.open.values()
-        undecided = sum(0.1 < chance < 0.9 for chance in chances) / len(chances)
+        undecided = self.gates.undecided()
         if undecided > UNDECIDED:
             warnings.warn(
                 f"The gates have not settled: {undecided:.0%} are still between 0.1 and 0.9, so which heads leave is "

@@ -76,7 +76,7 @@ def smaller_model(
     with tempfile.TemporaryDirectory() as scratch:
         data = model.task.training_data(text, training.batch_tokens)
         own_dev = model.task.dev_of_training(text, dev)
-        if own_dev is not dev and isinstance(text, ParallelText) and not text.made:
+        if own_dev is not dev and not text.made:
             warnings.warn(LIKE_OWN, stacklevel=3)
         dev_data = model.task.training_data(own_dev, training.batch_tokens)
         run = TrainingRun(data, dev_data, training, Path(work or scratch), seed, report)
@@ -219,7 +219,7 @@ def lost_bleu(
     whole = translation_answers([of_whole], references).value()
     assert options.max_drop is not None
     if options.max_drop > whole:
-        warnings.warn(too_generous("max_drop", options.max_drop, whole), stacklevel=4)
+        warnings.warn(too_generous("max_drop", options.max_drop, whole), stacklevel=5)
 
     def losses(numbers: Sequence[int]) -> list[float]:
         found = []

@@ -27,8 +27,9 @@ from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.generators import check_seed
 from headwise.heads import Head, head_of
-from headwise.importance.ablation import RecordedBatch, recordings
+from headwise.importance.ablation import recordings
 from headwise.importance.processes import failing_together, gather_batches
+from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.untrained import sample_text
 from headwise.loading import AnyModel, as_model
 from headwise.model import Model

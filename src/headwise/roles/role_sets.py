@@ -30,8 +30,9 @@ from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.generators import check_seed
 from headwise.heads import Head, Kind, Site, head_of
-from headwise.importance.ablation import RecordedBatch, trial_losses
+from headwise.importance.ablation import trial_losses
 from headwise.importance.attention_statistics import sides_of_site
+from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.untrained import sample_text
 from headwise.loading import AnyModel, as_model
 from headwise.model import Model

@@ -19,9 +19,9 @@ from headwise.heads import HeadMask, Site, save_table
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
+from headwise.importance.measurement import Measurement
 from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import (
-    Measurement,
     refuse_unscorable,
     run_pass,
     run_passes,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.data.embedded import Split
-from headwise.data.text import ParallelText, Text
+from headwise.data.text import Text
 from headwise.errors import HeadwiseError
 from headwise.folders import below
 from headwise.heads import Kind
@@ -38,10 +38,8 @@ from headwise.units import refuse_counts
 
 GOALS = ("penalty", "keep", "max_drop")
 METHOD = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}
-CONTROLS = (
-    "fine-tuned",
-    "random",
-)  # those of a model that was trained: equal training, and other heads
+# Those of a model that was trained: equal training, and other heads.
+CONTROLS = ("fine-tuned", "random")
 
 
 def prune(
@@ -78,7 +76,8 @@ def prune(
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
     and its controls (trained as long without pruning, and as many random heads; of heads removed without training, other
     orders) are compared on dev and, once, on `test`, with intervals, in `work`/pruning.csv; hw.report(work) writes the
-    page. The model is the same as without controls.
+    page. The model is the same as without controls. The study shows its own progress, unless `progress` is given: then
+    that only gets the end.
 
     Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation
     model and all heads of any other. Training needs memory for the weights once more. Warns when gates had not settled
@@ -111,7 +110,6 @@ def prune(
     if dev is None:
         train, dev = held_out(train)
     texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}
-    how = training or Training()
     if controls:
         assert work is not None
         if test is not None:
@@ -119,6 +117,7 @@ def prune(
         names = CONTROLS if controls is True else controls
         plan = plan_of(model, texts, options, training, names, seed)
         return prune_with_controls(plan, InMemory(model, texts), Path(work), progress)
+    how = training or Training()
     # A given model was trained by somebody else: smoothing would move it away from where it converged.
     if "label_smoothing" not in how.model_fields_set:
         how = how.model_copy(update={"label_smoothing": 0.0})
@@ -162,7 +161,7 @@ def plan_of(
 
 def name_of(split: Split, text: AnyText) -> str | list[str]:
     """What a plan calls a text in memory: one name where it is one-sided, as files are named."""
-    one_sided = isinstance(text, Text) or (isinstance(text, ParallelText) and bool(text.made))
+    one_sided = isinstance(text, Text) or bool(text.made)
     return split if one_sided else [f"{split}.source", f"{split}.target"]
 
 

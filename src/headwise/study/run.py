@@ -186,7 +186,7 @@ class Run:
             return self.text("dev")
         train, dev = self.text("train"), self.text("dev")
         own: AnyText = self.full.task.dev_of_training(train, dev)
-        if own is not dev and isinstance(train, ParallelText) and not train.made:
+        if own is not dev and not train.made:
             self.progress.say(f"  {LIKE_OWN}")
         return own
 

@@ -21,8 +21,8 @@ from headwise.importance.gradient import refuse_unsound
 from headwise.importance.lrp.rules import RULES, Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
+from headwise.importance.measurement import Measurement
 from headwise.importance.measures import STARTS
-from headwise.importance.passes import Measurement
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
 from headwise.tasks.batches import reporter
