@@ -155,7 +155,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": {**shape, "max_length": 40},
         "training": {"epochs": 2, "batch_tokens": 840, "warmup": 10, "average": 1},
         "pruning": {"epochs": 2, "penalty": [0.5]},
-        "scoring": {"untrained": 1, "pairs": 5},
+        "scoring": {"untrained": 1, "interactions": 5},
         "search": {"beam": 1},
         "speed": {"sentences": 5, "rounds": 1},
     }

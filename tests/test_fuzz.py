@@ -77,7 +77,7 @@ heads = 4
 [training]
 epochs = 2
 learning_rate = 1e-3
-dtype = "fp32"
+dtype = "float32"
 [scoring]
 measures = ["confidence", "lrp"]
 [[pruning]]
@@ -87,14 +87,14 @@ kinds = ["encoder-self", "cross"]
 [[pruning]]
 name = "b"
 method = "greedy"
-score = ["random"]
+measure = ["random"]
 keep = [4]
 [choice]
 max_drop = 0.5
 [search]
 length_penalty = 1.0
 """
-PAIRS = b'[data]\ntrain = ["$HOME/a.en", "~/a.fr"]\n[pairs.en-de]\ntrain = "datasets:a/b?split=c&source=en"\n'
+PAIRS = b'[data]\ntrain = ["$HOME/a.en", "~/a.fr"]\n[languages.en-de]\ntrain = "datasets:a/b?split=c&source=en"\n'
 HEADS = HeadMap({"encoder-self": (2, 3), "cross": (4, 0)}, {"encoder-self": (1, 3)})
 LAYOUT = json.dumps(HeadMask.full(HEADS).to_json(), indent=1).encode()
 WORDS = b"--keep 3\0--keep cross=3\0--penalty 0.01\0--max-drop any\0--kinds cross,encoder-self\0--set pruning.epochs=1"
