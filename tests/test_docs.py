@@ -348,7 +348,8 @@ def test_every_option_named_exists() -> None:
                 command, "commands", None
             ):  # `headwise data` has commands of its own
                 command = inner[found[2].split()[0]] if found[2].strip() else command
-            known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+            parameters = command.get_params(command.context_class(command))
+            known = {name for parameter in parameters for name in parameter.opts}
             named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", found[2].split(" | headwise")[0]))
             assert named <= known, f"{page.name}: {found[0].strip()}: {named - known}"
 

@@ -130,7 +130,7 @@ def test_work_that_is_done_at_once_has_no_time_left() -> None:
         assert TimeLeftColumn().render(bars.tasks[row]).plain == "0:00:00"
 
 
-LONG = "  gradient: highest encoder-self/2/4 0.682, encoder-self/2/5 0.681; ranks repeat 0.98"
+LONG = "  gradient: highest encoder-self/2/4 0.682, encoder-self/2/5 0.681; ranks :on: [0.98]"
 
 
 def test_lines_break_between_words_on_a_terminal_and_nowhere_else() -> None:

@@ -123,7 +123,7 @@ def write(console: Console, text: str, style: str = "") -> None:
     """Print lines. On a terminal they break between words, and go on further in; elsewhere they stay whole."""
     if console.is_terminal:
         text = "\n".join(fitted(line, console.width) for line in text.split("\n"))
-    console.print(text, markup=False, soft_wrap=True, style=style)
+    console.print(text, markup=False, emoji=False, soft_wrap=True, style=style)
 
 
 def fitted(line: str, width: int) -> str:

@@ -241,7 +241,7 @@ def test_what_runs_is_stopped_at_the_end(tmp_path: Path) -> None:
         pytest.raises(KeyboardInterrupt),
         cluster.ray_executor(partial(toy, tmp_path), tmp_path, Shown(), threads=1) as executor,
     ):
-        executor.start(Toy("meet-a"), "")  # waits for one that never comes
+        executor.start(Toy("meet-a"), 0.0, 1.0)  # waits for one that never comes
         wait_for(tmp_path / "meet-a.starts")
         raise KeyboardInterrupt
     process = int((tmp_path / "meet-a.starts").read_text())

@@ -17,14 +17,16 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from headwise.cli.analysis import align, match, roles, score
-from headwise.cli.command import Command, Commands, with_help_all
+from headwise.cli.command import Command, Commands
 from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
 from headwise.cli.studies import animate, compare, demo, report, study, train
 from headwise.errors import OUR_MISTAKE, HeadwiseError
+from headwise.progress import write
 
 app = typer.Typer(
     cls=Commands,
@@ -98,7 +100,7 @@ for group, commands in GROUPS.items():
             help=paragraphs(command),
             rich_help_panel=group,
             epilog=f"Example: {example}",
-        )(with_help_all(command))
+        )(command)
 data_app = typer.Typer(
     cls=Commands,
     help="Fetch public text, checked by its sums.",
@@ -132,7 +134,7 @@ def guarded(run: Callable[[], None]) -> int:
 
 
 def complain(text: str) -> int:
-    print(f"headwise: {text}", file=sys.stderr)
+    write(Console(stderr=True, highlight=False), f"headwise: {text}")
     return 1
 
 

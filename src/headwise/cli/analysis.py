@@ -257,7 +257,7 @@ def roles(
     """What does every head do?
 
     Finds roles on one half of a treebank and confirms them on the other. Writes labels.csv, roles.csv and a table of
-    all tests. A study has trees of its own."""
+    all tests. Of a study, the trees that its plan names are read."""
     import headwise as hw
 
     spec = text_spec(text)

@@ -3,11 +3,9 @@ each type of value."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
+from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -36,10 +34,17 @@ class ShortNames:
 class Command(ShortNames, TyperCommand):
     """A command, with --help-all where --help does not show all of its options."""
 
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
-        if not hidden_options(self):
-            self.params = [parameter for parameter in self.params if parameter.name != "help_all"]
+    help_all: Any = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        *parameters, help_option = super().get_params(ctx)
+        if self.help_all is None:
+            self.help_all = copy(help_option)
+            self.help_all.name, self.help_all.opts = "help_all", ["--help-all"]
+            self.help_all.help, self.help_all.callback = "Show every option.", show_all
+        if not any(parameter.hidden for parameter in parameters):
+            return [*parameters, help_option]
+        return [*parameters, self.help_all, help_option]
 
 
 class Commands(ShortNames, TyperGroup):
@@ -60,50 +65,14 @@ def value_name(parameter: Any) -> str:
     return VALUES.get(inner, "NAME")
 
 
-def hidden_options(command: Any) -> list[Any]:
-    """The options of a command that --help does not show."""
-    return [option for option in command.params if option.hidden]
-
-
-def show_all(context: typer.Context, asked: bool) -> None:
+def show_all(context: Any, option: Any, asked: bool) -> None:
     """Print the help with every option."""
     if not asked:
         return
-    hidden = hidden_options(context.command)
-    for option in hidden:
-        option.hidden = False
+    hidden = [parameter for parameter in context.command.params if parameter.hidden]
+    for parameter in hidden:
+        parameter.hidden = False
     typer.echo(context.get_help())
-    for option in hidden:
-        option.hidden = True
+    for parameter in hidden:
+        parameter.hidden = True
     raise typer.Exit
-
-
-HELP_ALL = inspect.Parameter(
-    "help_all",
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    default=False,
-    annotation=Annotated[
-        bool,
-        typer.Option(
-            "--help-all",
-            is_eager=True,
-            expose_value=False,
-            callback=show_all,
-            help="Show every option.",
-        ),
-    ],
-)
-
-
-def with_help_all(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the option --help-all, of which its function hears nothing."""
-
-    @wraps(command)
-    def run(*arguments: Any, help_all: bool = False, **options: Any) -> None:
-        command(*arguments, **options)
-
-    # typer needs the types themselves, and annotations are strings in our modules.
-    signature = inspect.signature(command, eval_str=True)
-    parameters = [*signature.parameters.values(), HELP_ALL]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run

@@ -311,7 +311,7 @@ def check(
     from headwise.loading import load
 
     found = read_back(path, load(original) if original else None)
-    typer.echo(str(found))
+    write(Console(highlight=False), str(found))
     if not found.good:
         wrong = [finding.what for finding in found.findings if finding.good is False]
         raise HeadwiseError(f"{path} is not as it should be: {', '.join(wrong)}.")
@@ -378,7 +378,7 @@ def push(
     upload = prepare(model, repo, export or (), base_model, public)
     # Nobody agrees to what was not shown.
     if not quiet or not yes or dry_run:
-        typer.echo(str(upload))
+        write(Console(highlight=False), str(upload))
     if out is not None:
         typer.echo(str(upload.write(out)))
     elif dry_run:

@@ -19,13 +19,14 @@ from headwise.grid import NOTHING, HeadGrid, side_by_side
 from headwise.heads import HeadMask
 from headwise.progress import write
 from headwise.qualities import BETTER, QUALITIES, WORSE, Number
-from headwise.report.format import probability_fact
+from headwise.report.format import probability_fact, size
 from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality
 
 VERDICT_COLOURS = {BETTER: TERMINAL["kept"], WORSE: TERMINAL["removed"]}
+BYTES = ("memory", "cache_bytes")
 REMAIN = f"Heads in columns, layers in rows; ■ is kept, {NOTHING} is removed:"
 
 
@@ -65,7 +66,7 @@ def show_quality(console: Console, quality: Quality) -> None:
     shown.add_column("", overflow="fold")
     columns = ["model", "reference", "value", "low", "high", "p"]
     for measure in table["measure"].unique():
-        title, rows = measure, table[table["measure"] == measure]
+        title, rows = measure.replace("_", " "), table[table["measure"] == measure]
         for model, reference, *numbers in rows[columns].itertuples(index=False, name=None):
             name = f"  from {short.get(reference, reference)}" if reference else short[model]
             shown.add_row(title, Text(name), valued(measure, reference, Number(*numbers)))
@@ -79,6 +80,8 @@ def valued(measure: str, reference: str, number: Number) -> Text:
     """`34.2 [33.1, 35.3]`; a change has its p, and a colour where it is better or worse."""
     assert number.value is not None
     text = plain_number(number.value)
+    if measure in BYTES:
+        text = size(number.value)
     # A count or a size is exact, and few units have no interval.
     if number.low is None or number.high is None or math.isnan(number.low):
         return Text(text)

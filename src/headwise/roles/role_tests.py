@@ -105,6 +105,10 @@ class Roles(Result):
         """The labels of the heads, then what readers of the numbers should know, and what no head does."""
         lines = []
         without = self.labels["label"] == NO_ROLE
+        if not without.all():
+            lines.append(
+                "  What heads do (value vs baseline; draws: random halves of the text that confirm it):"
+            )
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
             lines.append(f"  {head_of(row)}{attention}: {row['label']}")

@@ -188,13 +188,13 @@ def run_study(
         # Steps load the copy in model/: two of a large model may not fit in memory.
         study.given.cache_clear()
         list_builds = partial(study.builds, stages)
-        with (
-            progress.bar(plan.name),
-            open_executor(workers, study, threads or 1, device) as executor,
-        ):
-            outcome = run_builds(list_builds, executor, progress, study.after_build, forwards_of)
-        if main:
-            finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
+        with progress.bar(plan.name):
+            with open_executor(workers, study, threads or 1, device) as executor:
+                outcome = run_builds(
+                    list_builds, executor, progress, study.after_build, forwards_of
+                )
+            if main:
+                finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
 
@@ -266,7 +266,7 @@ def write_reports(study: Study, report: ReportWriter) -> None:
         folders.append(study.out)
     if not folders:
         return
-    with study.progress.bar("report"):
+    with study.progress.step("report", 1.0, 1.0), study.progress.bar("report"):
         for folder in folders:
             report(folder)
 
