@@ -161,7 +161,10 @@ class SentenceSums(UnitSums[Site]):
 
     def save(self, path: Path) -> None:
         """Write the sums and counts as an .npz file."""
-        arrays = {f"{site.kind}/{site.layer}": self.array(site) for site in self.heads.sites}
+        arrays = {}
+        for site in self.heads.sites:
+            name = f"{site.kind}/{site.layer}"
+            arrays[f"{name}/sums"], arrays[f"{name}/counts"] = self.whole(site)
         # np.savez writes in pieces; `write_bytes` all or nothing
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
@@ -175,7 +178,9 @@ class SentenceSums(UnitSums[Site]):
                 kinds = dict.fromkeys(cast(Kind, key.partition("/")[0]) for key in arrays.files)
                 sums = cls(heads.only(kinds), scale)
                 for site in sums.heads.sites:
-                    sums.parts[site] = [arrays[f"{site.kind}/{site.layer}"]]
+                    name = f"{site.kind}/{site.layer}"
+                    columns = arrays[f"{name}/sums"], arrays[f"{name}/counts"]
+                    sums.parts[site] = [np.column_stack(columns)]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
             raise HeadwiseError(
                 f"The sums of a score cannot be read from {path} ({type(error).__name__}: {str(error)[:100]}): delete "
