@@ -32,13 +32,11 @@ from headwise.cli.fields import (
 from headwise.cli.outcome import outcome, trained_model_lines
 from headwise.cli.signals import resumable
 from headwise.devices import memory_line
-from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Training
 from headwise.progress import Progress, write
 
 if TYPE_CHECKING:
-    from headwise.model import Model
     from headwise.study import Plan
     from headwise.study.study import ReportWriter
 
@@ -62,7 +60,9 @@ def run_plan(
     if dry_run:
         from headwise.study.study import dry_run as cost_of
 
-        write(Console(highlight=False), "\n".join(cost_of(plan, out, device)))
+        # Who wrote no plan knows none of its steps.
+        lines = cost_of(plan, out, device, every_step=result != "pruned")
+        write(Console(highlight=False), "\n".join(lines))
         return
     from headwise.study.ownership import refuse_others
 
@@ -71,7 +71,6 @@ def run_plan(
 
     from headwise.cli.terminal import show_kept, show_verdict
     from headwise.hub import write_cards
-    from headwise.loading import load
     from headwise.report import need_drawing
     from headwise.report import report as write_report
     from headwise.study import run_study
@@ -106,18 +105,12 @@ def run_plan(
             show_kept(progress.console, ended.layouts)
             for what, command in ended.next_commands:
                 progress.recommend(what, command)
-        if result == "pruned" and small and not quiet:
-            progress.say(f"It runs in {', '.join(engines_of(load(small)))}.")
-            progress.recommend("Export:", f"headwise export {small} --list")
+        if result == "pruned" and small:
+            progress.recommend("Where it runs:", f"headwise export {small} --list")
         if result == "pruned":
             progress.say(memory_line())
         path = small if result == "pruned" and small else out / (result if only else "report.html")
         typer.echo(str(path if path.exists() else out))
-
-
-def engines_of(model: Model) -> list[str]:
-    """The engines that a model can run in."""
-    return [entry.title for entry in engine.values() if not entry.why_not(model)]
 
 
 def demo(

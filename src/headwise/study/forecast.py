@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import start_token
 from headwise.data.text import ParallelText
+from headwise.errors import few_names
 from headwise.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
 from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
@@ -159,6 +160,13 @@ def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tenso
         "decoder_input_ids": start,
         "labels": labels,
     }
+
+
+def model_lines(builds: Sequence[Build]) -> list[str]:
+    """The models that a plan makes, in a line."""
+    names = [build.step.variant.name for build in builds if isinstance(build.step, Prune)]
+    number = f"{len(names)} model{'s' * (len(names) > 1)}"
+    return [f"{number}: {few_names(names)}"] if names else []
 
 
 def plan_lines(builds: Sequence[Build]) -> list[str]:
