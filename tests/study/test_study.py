@@ -195,11 +195,10 @@ class TestDryRun:
     ) -> None:
         before = sorted(copied.rglob("*"))
         lines = dry_run(make_plan(tiny), copied)
-        assert (
-            left(make_plan(tiny), copied) == []
-            and all("(done)" in line for line in lines[:-1])
-            and re.fullmatch(r"(\d+) steps, \1 of them done", lines[-1])
-        )
+        assert left(make_plan(tiny), copied) == []
+        (number,) = [place for place, line in enumerate(lines) if "steps, " in line]
+        assert re.fullmatch(r"(\d+) steps, \1 of them done", lines[number])
+        assert all("(done)" in line for line in lines[:number])
         assert sorted(copied.rglob("*")) == before
 
     def test_after_a_measure_was_added(self, copied: Path, tiny: dict[str, Any]) -> None:
@@ -253,7 +252,7 @@ class TestDryRun:
         tiny["pruning"]["refine"] = 1
         lines = dry_run(plan_of(tiny, seeds=[1, 2]), tmp_path / "out")
         assert "seed-1/prune by gates: lambda-0.005, lambda-1" in lines
-        assert lines[-2] == "without 2 λ of refine: results of this study decide them"
+        assert "without 2 λ of refine: results of this study decide them" in lines
         assert lines[-1].startswith("This takes about ")
         assert not (tmp_path / "out").exists()
 
@@ -263,7 +262,7 @@ class TestDryRun:
         compared = {"measure": ["gradient"], "compare": ["confidence", "random"], "orders": 2}
         tiny["pruning"] = {"method": "greedy", **compared}
         lines = dry_run(plan_of(tiny), tmp_path / "out")
-        assert "then 3 models of other orders" in lines[-2]
+        assert any("then 3 models of other orders" in line for line in lines)
         tiny["pruning"]["keep"] = [4]
         lines = dry_run(plan_of(tiny), tmp_path / "out")
         assert not any("of other orders" in line for line in lines)
@@ -537,7 +536,7 @@ class TestChoice:
             for split in ("train", "dev")
         }
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
-        assert any("names no test text" in line for line in notes.lines)
+        assert any("No test text is named" in line for line in notes.lines)
         splits = {split for split, measure, _ in measured_in(tmp_path / "out") if measure == "bleu"}
         assert splits == {"dev"}
         assert hw.report(tmp_path / "out").exists()

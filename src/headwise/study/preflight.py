@@ -161,11 +161,11 @@ def refuse_heads(plan: Plan, model: Model) -> None:
 def missing_texts(plan: Plan) -> Iterator[str]:
     """What a plan without dev or test text means."""
     for name, texts in (plan.languages or {"": plan.data}).items():
-        where = f"[languages.{name}]" if name else "[data]"
+        of = f" of {name}" if name else ""
         if texts.dev is None and texts.embedded is None:
-            yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
+            yield f"No dev text{of} is named: every tenth sentence of the training text is held out for it."
         if not texts.has_test:
-            yield f"{where} names no test text: the report has dev numbers only."
+            yield f"No test text{of} is named: the report has dev numbers only."
 
 
 def short_texts(run: Run) -> Iterator[str]:
