@@ -112,6 +112,13 @@ class TestWithoutATerminal:
         assert (out, err.rstrip()) == ("", "  score: gradient: 25% after 0:00:00")
 
 
+def test_a_short_call_of_a_python_user_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown("score", None) as report:
+        for number in range(5):
+            report(number / 9, f"gradient: {number} of 9")
+    assert capsys.readouterr().err.strip() == ""
+
+
 def test_a_terminal_has_bars_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.progress.LINE_SECONDS", 0.0)
     out = io.StringIO()

@@ -54,8 +54,7 @@ class Bars(RichProgress):
         history = task.fields.setdefault("history", [])
         if not history or taken - history[-1][0] >= NOTE_SECONDS:
             history.append((taken, task.percentage / 100))
-        is_due = "description" in fields or taken - self.told.get(task_id, 0.0) >= LINE_SECONDS
-        if not self.in_lines or task.finished or not is_due:
+        if not self.in_lines or task.finished or taken - self.told.get(task_id, 0.0) < LINE_SECONDS:
             return
         self.told[task_id] = taken
         left = time_left(history, taken)
@@ -218,6 +217,7 @@ class Progress:
                 words, start = self.heading
                 self.heading = None
                 (row, *_) = self.live.task_ids
+                self.live.told[row] = -math.inf  # its line is due
                 self.live.update(row, description=words, completed=start, note="")
             yield
             return
