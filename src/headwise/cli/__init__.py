@@ -64,7 +64,7 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         roles: "headwise roles my-model --treebank en_ewt-ud-dev.conllu",
         lab: "headwise lab my-model",
         prune: "headwise prune my-model --text train.en --text train.de --keep 50%",
-        evaluate: "headwise evaluate my-model runs/prune/my-model/pruned/keep-50 --text test.en --text test.de",
+        evaluate: "headwise evaluate my-model runs/prune/my-model/pruned/keep-0.5 --text test.en --text test.de",
         report: "headwise report runs/demo",
     },
     "Use a smaller model": {

@@ -168,7 +168,7 @@ def data_list() -> None:
         write(console, f"{row['name']}: {row['content']}")
         size = f"{row['MiB']} MiB in {row['files']} files, {row['checksums']} with a checksum"
         write(console, f"  {size}; {row['here']} are here")
-        write(console, f"  {row['licence']}")
+        write(console, f"  licence: {row['licence']}")
 
 
 def data_get(
