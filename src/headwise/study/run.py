@@ -69,6 +69,7 @@ class Run:
         self.memory = memory
         self.texts: dict[Split, AnyText] = dict(memory.texts) if memory else {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
+        self.counts: dict[Split, int] = {}  # sentences of the texts, as far as `count` was asked
         self.outline = False  # whether texts are only for an estimate
         self.last_pruned: tuple[Any, Model | None] = ((), None)
 
@@ -157,14 +158,16 @@ class Run:
 
     def count(self, split: Split) -> int:
         """How many sentences a split has. Does not ask for what a model must add to it, which is work."""
-        data = self.plan.data
-        if split in self.texts:
-            return len(self.texts[split])
-        if data.embedded:
-            number: int = getattr(data.embedded, split)
-            return number
-        spec = getattr(data, split)
-        return len(self.text(split) if spec is None else self.task.read(spec, cache=self.cache))
+        if split not in self.counts:
+            data = self.plan.data
+            spec = getattr(data, split)
+            if split in self.texts or (spec is None and not data.embedded):
+                self.counts[split] = len(self.text(split))
+            elif data.embedded:
+                self.counts[split] = getattr(data.embedded, split)
+            else:
+                self.counts[split] = len(self.task.read(spec, cache=self.cache))
+        return self.counts[split]
 
     def opened(self, split: Split) -> AnyText:
         data = self.plan.data
