@@ -40,13 +40,13 @@ TOY = {
         "feedforward": 32,
         "vocabulary": 200,
     },
-    "training": {"epochs": 3, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "fp32"},
+    "training": {"epochs": 3, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "float32"},
     "scoring": {
         "measures": ["confidence"],
         "judge": False,
         "pruned": ["confidence"],
         "untrained": 1,
-        "pairs": 2,
+        "interactions": 2,
     },
     "pruning": [
         {"name": "encoder", "penalty": [0.01], "epochs": 1},

@@ -22,7 +22,7 @@ from study.studies import QUIET, TINY, plan_of
 
 GREEDY: dict[str, Any] = {
     "method": "greedy",
-    "score": ["gradient", "random"],
+    "measure": ["gradient", "random"],
     "orders": 2,
     "step": 0.25,
 }
@@ -231,7 +231,7 @@ class TestTestText:
         assert self.of(counted) == {"full", *names(counted)}
 
     def test_trained_steps_bring_their_controls(self, made: Made) -> None:
-        sweep = {**GREEDY, "score": ["weight-norm"], "compare": [], "train": "all"}
+        sweep = {**GREEDY, "measure": ["weight-norm"], "compare": [], "train": "all"}
         found = made.schedule({**sweep, "controls": ["fine-tuned", "random"]})
         model = "greedy-weight-norm-4"
         assert self.of(found, model) == {"full", "fine-tuned", model, f"{model}.random"}
@@ -329,7 +329,7 @@ class TestComparisons:
         assert found["s0.one-per-layer"] == {**tuned, "random": "s0.one-per-layer-random"}
 
     def test_compensated_removal_is_compared_with_the_same_without(self, made: Made) -> None:
-        plain, mean = {**GREEDY, "score": ["gradient"]}, {**GREEDY, "compensate": True}
+        plain, mean = {**GREEDY, "measure": ["gradient"]}, {**GREEDY, "compensate": True}
         found = self.of(made, mean, plain)
         assert found["s0.greedy-gradient-4"] == {"uncompensated": "s1.greedy-gradient-4"}
         assert found["s0.greedy-random.1-4"] == found["s1.greedy-gradient-4"] == {}

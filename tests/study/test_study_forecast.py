@@ -59,7 +59,7 @@ class TestForwards:
 
     def test_of_a_greedy_order(self, tmp_path: Path) -> None:
         """Of 8 heads 2 go at a time, and one stays: four rankings."""
-        greedy = {"method": "greedy", "score": ["gradient", "random"], "orders": 1, "step": 0.25}
+        greedy = {"method": "greedy", "measure": ["gradient", "random"], "orders": 1, "step": 0.25}
         once = self.of(tmp_path, pruning=greedy)
         again = self.of(tmp_path, pruning={**greedy, "rescore": True})
         assert again["ranking/greedy-gradient"] == 4 * once["ranking/greedy-gradient"] > 0

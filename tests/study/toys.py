@@ -20,6 +20,10 @@ class Toy:
     was_done: bool = False
     reveals: bool = True
 
+    @property
+    def words(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True)
 class ToyMaking:
@@ -43,6 +47,6 @@ class ToyMaking:
         return SimpleNamespace(
             exact=self.exact,
             device_name="cpu",
-            number_type="fp32",
+            number_type="float32",
             fingerprints=dict(self.texts),
         )

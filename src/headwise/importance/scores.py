@@ -374,8 +374,8 @@ class Scores(Result):
     def extremes(self) -> list[str]:
         """A line for each measure, with how far its order would repeat on another text as long."""
         repeats = self.signature.get("repeats", {})
-        said = " (ranks repeat: correlation with another text as long)" if repeats else ""
-        lines = [f"  Heads with the highest and the lowest values{said}:"]
+        said = " (ranks repeat: how they correlate with another text as long)" if repeats else ""
+        lines = [f"  The highest and the lowest heads{said}:"]
         for name in self.measures:
             ranked = self.top(len(self.table), name)
             shown = [f"{row.head} {row.value:.3g}" for row in ranked.itertuples()]

@@ -102,15 +102,19 @@ class Roles(Result):
     )
 
     def lines(self) -> list[str]:
-        """The labels of the heads, after what readers of the numbers should know."""
-        lines = [f"  {line}" for line in [*self.warnings, *self.absent]]
+        """The labels of the heads, then what readers of the numbers should know, and what no head does."""
+        lines = []
         without = self.labels["label"] == NO_ROLE
+        if not without.all():
+            lines.append(
+                "  What heads do (value vs baseline; draws: random halves of the text that confirm it):"
+            )
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
             lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
-        return lines
+        return [*lines, *(f"  {line}" for line in [*self.warnings, *self.absent])]
 
     def grids(self) -> list[HeadGrid]:
         return [self.plot()]

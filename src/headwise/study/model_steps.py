@@ -304,7 +304,7 @@ class PruneByGates(Prune):
                 (work / "gates.csv").read_text(encoding="utf-8"),
             )
         for note in pruned.notes:
-            run.progress.say(f"  {note}")
+            run.progress.say(f"  {variant.name}: {note}")
         facts = ("soft_loss", "decided_loss", "undecided", "expected", "settled", "notes", "doubts")
         return {
             **pruned.cost,

@@ -328,7 +328,7 @@ def write_grid(plan: Plan, out: Path) -> None:
     listed = []
     measured = []
     for folder, own in plan.runs.items():
-        data = folder.partition("/")[0] if plan.pairs else ""
+        data = folder.partition("/")[0] if plan.languages else ""
         listed.append({"folder": folder, "data": data, "seed": own.seed})
         path = below(out, folder)
         if (path / "pruning.csv").exists():

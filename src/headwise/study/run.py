@@ -122,9 +122,9 @@ class Run:
 
     @property
     def number_type(self) -> str:
-        """In which numbers models train on this device: `fp32` or `bf16`, also where the plan says `auto`."""
+        """In which numbers models train on this device: `float32` or `bfloat16`, also where the plan says `auto`."""
         half = bfloat16(self.plan.training.dtype, self.device.partition(":")[0])
-        return "bf16" if half else "fp32"
+        return "bfloat16" if half else "float32"
 
     @property
     def exact(self) -> bool:
@@ -279,8 +279,8 @@ class Run:
         changes: dict[str, Any] = {}
         for field in LEFT_TO_TASK["scoring"] - scoring.model_fields_set:
             changes[field] = of_task[field]
-        if "loss" not in self.task.provides and "pairs" not in scoring.model_fields_set:
-            changes["pairs"] = 0
+        if "loss" not in self.task.provides and "interactions" not in scoring.model_fields_set:
+            changes["interactions"] = 0
         return scoring.model_copy(update=changes)
 
     def allows(self, name: str) -> bool:

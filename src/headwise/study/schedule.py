@@ -287,7 +287,7 @@ class Schedule:
             if scoring.untrained:
                 yield ScoreUntrained()
             yield Score()
-            if scoring.pairs:
+            if scoring.interactions:
                 yield MeasureInteractions()
             if scoring.judge and "ablation.zero" in scoring.measures:
                 yield Judge()

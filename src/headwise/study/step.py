@@ -9,6 +9,7 @@ nearly every key is known before anything is made. The store keeps what was made
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,17 @@ class Step(ABC):
     @cached_property
     def name(self) -> str:
         return self.name_format.format(self)
+
+    @property
+    def words(self) -> str:
+        """What it does, for people: the words of its class, and what of."""
+        words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
+        match self.name.split("/"):
+            case [_, of]:
+                return f"{words}: {of}"
+            case [_, split, of]:
+                return f"{words}: {of} on {split}"
+        return words
 
     @property
     def variant_or_none(self) -> Variant | None:
@@ -132,6 +144,11 @@ class Build:
     def name(self) -> str:
         """Unique in a study of several runs."""
         return f"{self.run.prefix}{self.step.name}"
+
+    @property
+    def words(self) -> str:
+        """What it does, for people."""
+        return f"{self.run.prefix}{self.step.words}"
 
     @property
     def exclusive(self) -> bool:
