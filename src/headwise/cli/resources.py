@@ -49,7 +49,7 @@ def lab(
 ) -> None:
     """Type a sentence, see every head's attention, switch heads off and see the output change, in the browser.
 
-    MODEL may be the folder of a study: its scores, roles and pruned model are shown, too. A speech model hears the
+    MODEL may be the folder of a study: the lab then also shows its scores, roles and pruned model. A speech model hears the
     recordings of a table, or those of its study.
     """
     # Before the model is loaded, which may take a minute.

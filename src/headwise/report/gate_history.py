@@ -370,7 +370,7 @@ def training_curve(run: FinishedRun) -> Figure | None:
     if not points:
         return None
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
-    y = axis("value:Q", "loss (nats a token)", zero=False)
+    y = axis("value:Q", "loss (nats per token)", zero=False)
     legend: charts.Spec = {"orient": "top", "title": None, "symbolType": "stroke"}
     colours = colour("curve:N", [*LOSS_NAMES.values()], **legend)
     (line,) = charts.curve(points, x, y, colours, width=1.8)

@@ -371,7 +371,7 @@ def one_head_left(run: FinishedRun) -> ClaimOutcome | None:
     last = best.loc[("cross", best.loc["cross"].index.max())]
     others = best.drop(index=[last.name])
     ends = f"{signed(others['value'].min())} to {signed(others['value'].max())}"
-    here = f"last cross-attention {estimate(last)} nats a token, others {ends}"
+    here = f"last cross-attention {estimate(last)} nats per token, others {ends}"
     if last["low"] > others["high"].max():
         return ClaimOutcome(f"{here}; the loss cannot say whether one is enough", IN_PART)
     return ClaimOutcome(here, CONTRADICTS if (others["low"] > last["high"]).any() else UNSURE)

@@ -241,13 +241,13 @@ def is_sure(row: Mapping[Any, Any]) -> bool:
 
 
 def _off_sentence(rows: pd.DataFrame, measure: str) -> str:
-    """How many heads surely matter when they alone are switched off, and how many would at random."""
+    """How many heads significantly matter when they alone are switched off, and how many would at random."""
     sure = rows[[is_sure(row) for row in rows.to_dict("records")]]
     better = int((sure["value"] < 0).sum())
     name = capital(measure_name(measure))
     return (
         f" {name}: {len(sure)} of {len(rows)} intervals exclude 0, {better} of them below 0: better without the head. "
-        f"About {FALSE_RATE * len(rows):.0f} would if no head mattered."
+        f"If no head mattered, about {FALSE_RATE * len(rows):.0f} would."
     )
 
 

@@ -76,7 +76,7 @@ class Translation(Task):
         return dev
 
     def loss_on(self, text: ParallelText) -> float:
-        """The loss of the model on a sample of pairs, in nats a token."""
+        """The loss of the model on a sample of pairs, in nats per token."""
         sample = text.take(range(0, len(text), max(1, len(text) // SAMPLE)))
         data = self.training_data(sample, BATCH_TOKENS)
         with loss_forward(self.hf):
