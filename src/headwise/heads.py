@@ -192,8 +192,10 @@ class HeadMap:
         row = given._asdict() if hasattr(given, "_asdict") else given
         if isinstance(row, Mapping):
             if "kind" in row:
-                return self._of_address([row["kind"], row["layer"], row["head"]])
+                return self._of_address([row["kind"], row.get("layer"), row.get("head")])
             # `Scores.top` has names; transformers 4 had the heads of each layer, {0: [1, 3]}.
+            if "head" not in row and not all(isinstance(row[n], Iterable) for n in row):
+                raise HeadwiseError(NO_HEAD.format(given))
             row = [row["head"]] if "head" in row else [(n, h) for n in row for h in row[n]]
         if not isinstance(row, Iterable):
             raise HeadwiseError(NO_HEAD.format(given))
@@ -205,7 +207,8 @@ class HeadMap:
     def _of_address(self, parts: Sequence[Any]) -> tuple[Head, ...]:
         """The head of (kind, layer, head) or (layer, head)."""
         *kind, layer, head = parts
-        if not (isinstance(layer, Integral) and isinstance(head, Integral)):
+        named = all(isinstance(each, str) for each in kind)
+        if not (named and isinstance(layer, Integral) and isinstance(head, Integral)):
             raise HeadwiseError(NO_HEAD.format(tuple(parts)))
         one = Head(kind[0] if kind else self._only_kind(tuple(parts)), int(layer), int(head))
         if one not in self:

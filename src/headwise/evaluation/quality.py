@@ -95,10 +95,11 @@ def evaluate(
     Translation models have BLEU and chrF on parallel text, and decoding speed with its range over a few rounds; on
     one-sided text their agreement with the first model's own translations, which is no quality. Language models have
     perplexity and loss, classifiers accuracy in % and loss, models that hear the word error rate in %. Models of
-    embeddings are measured by how they rank similarities of sentences: as the first model ranks them, or as the scores
-    of a table of pairs do. All have 95 % intervals, and the paired change of the first of these from the first model,
-    for perplexity in %, else in points; and the number of parameters, and the bytes of the weights in memory and of the
-    key/value cache per token. Models of one name are distinguished by how many heads they have left.
+    embeddings are measured by how they rank similarities of sentences: as the first model ranks them, with the share of
+    sentences that keep their nearest neighbour, or as the scores of a table of pairs do. All have 95 % intervals, and
+    the paired change of the first of these from the first model, for perplexity in %, else in points; and the number of
+    parameters, and the bytes of the weights in memory and of the key/value cache per token. Models of one name are
+    distinguished by how many heads they have left.
 
     text: or its file, or a list of sentences or pairs. search: how translations are searched for
     (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
