@@ -172,7 +172,7 @@ def penalty_line(temperature: float = 0.33, rule: str = "sign") -> float:
     """P(open) where a gate under a penalty turns from removed to kept, 0.69 at the usual temperature of 0.33.
 
     By `sign` that is log α = 0 (P(z = 1) = P(z = 0); Voita et al. 2019, footnote 7); by `deterministic` the log α at
-    which the gate without noise reaches 0, σ(log α)(ζ − γ) + γ = 0. Of either P(open) = σ(log α − β ln(−γ/ζ)).
+    which the gate without noise reaches 0, σ(log α)(ζ − γ) + γ = 0. For either, P(open) = σ(log α − β ln(−γ/ζ)).
     """
     log_alpha = 0.0 if rule == "sign" else math.log(-LOWEST / HIGHEST)
     return 1 / (1 + math.exp(temperature * math.log(-LOWEST / HIGHEST) - log_alpha))

@@ -153,7 +153,7 @@ def gated(run: FinishedRun, kinds: Collection[str]) -> dict[str, ModelRow]:
 
 
 def most_encoder_heads(run: FinishedRun) -> ClaimOutcome | None:
-    """Of the models whose gates removed at least half of the encoder heads, the one that loses least."""
+    """The model that loses least among those whose gates removed at least half of the encoder heads."""
     return least_loss(run, (ENCODER,), ENCODER_LOSS)
 
 
@@ -272,7 +272,7 @@ def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
 
 
 def smallest_with_layout(run: FinishedRun, known: Collection[ModelRow]) -> ModelRow | None:
-    """Of some models the one with the fewest heads whose layout is there."""
+    """The model with the fewest heads among those whose layout is there."""
     found = [model for model in known if model["setting"] in run.layouts]
     return min(found, key=lambda model: int(model["kept"]), default=None)
 

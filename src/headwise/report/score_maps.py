@@ -184,7 +184,7 @@ def measures_of(run: FinishedRun, kind: str) -> list[str]:
 
 
 def leading_measures(run: FinishedRun, kind: str) -> list[str]:
-    """Of the measures that are drawn, the first and confidence: those of the figure with functions."""
+    """The measures of the figure with functions: the first one that is drawn, and confidence."""
     drawn = measures_of(run, kind)
     return drawn[:1] + [measure for measure in drawn[1:] if measure == "confidence"]
 
@@ -370,7 +370,7 @@ def _rounded_up(value: float) -> float:
 
 
 def conservation_table(run: FinishedRun) -> Table | None:
-    """Of the relevance that went in, what arrived and what was absorbed on the way; None without lrp.csv."""
+    """Which relevance arrived and which was absorbed on the way; None without lrp.csv."""
     if run.lrp is None:
         return None
     parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)

@@ -208,7 +208,7 @@ def _heads_that_matter(run: FinishedRun) -> str:
 
 
 def _like_untrained(run: FinishedRun) -> str:
-    """Of relevance: how many heads have what a head of an untrained model has."""
+    """How many heads have the relevance of a head of an untrained model."""
     ranges = score_maps.control_ranges(run)
     if run.heads is None or not ranges:
         return ""

@@ -22,7 +22,7 @@ from headwise.training.token_batches import Encoded, TrainingData, batches
 
 SAMPLE = 200  # pairs, or a few more, that show whether targets are the model's own translations
 BATCH_TOKENS = 2520
-# Of the loss on references: own translations of Firefox's models have 0.05 times it, texts of another field 0.6 times.
+# Share of the loss on references: own translations of Firefox's models have 0.05 times it, texts of another field 0.6 times.
 OWN = 0.25
 
 

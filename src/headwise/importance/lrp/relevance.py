@@ -67,7 +67,7 @@ def relevance(
 ) -> Relevance:
     """Every head's share of its layer's relevance, mean over all target positions of a text.
 
-    mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. Of a sentence
+    mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. In a sentence
         with more than STARTS positions, so many of them, evenly spread, are used: the time grows with the square of the
         sentence's length, not with the cube. `pooled`: all positions of a sentence start together, and shares are of
         the sum; faster.
