@@ -346,7 +346,7 @@ def sitting(
         meter.say(f"{packed}: {pack(out, packed) / 2**20:.1f} MiB of results, without weights")
         if reached:
             meter.say(
-                f"{reached['target_tokens_per_second']:,.0f} target tokens a second, {reached['tflops']:.3g} TFLOP/s: "
+                f"{reached['target_tokens_per_second']:,.0f} target tokens per second, {reached['tflops']:.3g} TFLOP/s: "
                 f"{reached['utilisation']:.1%} of what a large matrix product reaches here"
             )
     return finished

@@ -47,7 +47,7 @@ HeadPair = tuple[Head, Head]
 class Interactions(TableResult):
     """Pairs of heads that do the same work, or that work together.
 
-    table: one row a pair, columns INTERACTIONS, the strongest first. signature: how it was made.
+    table: one row per pair, columns INTERACTIONS, the strongest first. signature: how it was made.
     """
 
     FILES = ("interactions.csv", "interactions.json")
@@ -67,7 +67,7 @@ class Interactions(TableResult):
     def lines(self) -> list[str]:
         """The strongest pairs."""
         lines = [
-            "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
+            "  Pairs of heads, what both cost together beyond what they cost alone (nats per token):"
         ]
         for row in self.measured.head(5).itertuples():
             heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"

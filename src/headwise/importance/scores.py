@@ -215,7 +215,7 @@ MOST_SHOWN = 8  # measures in a notebook's picture
 class Scores(Result):
     """What every head is worth, by one measure or several.
 
-    table: one row a head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
+    table: one row per head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
     tokens it is a mean of), baseline (the mean of the layer in untrained controls), units (sentences or documents of one
     length that say as much as those of the interval), p. In bfloat16 (`dtype` in the signature) a value has the rounding
     of that model: ranks of ablation are those of float32 within the intervals. signature: how the table was made,

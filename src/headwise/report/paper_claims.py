@@ -153,7 +153,7 @@ def gated(run: FinishedRun, kinds: Collection[str]) -> dict[str, ModelRow]:
 
 
 def most_encoder_heads(run: FinishedRun) -> ClaimOutcome | None:
-    """Of the models whose gates removed at least half of the encoder heads, the one that loses least."""
+    """The model that loses least among those whose gates removed at least half of the encoder heads."""
     return least_loss(run, (ENCODER,), ENCODER_LOSS)
 
 
@@ -272,7 +272,7 @@ def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
 
 
 def smallest_with_layout(run: FinishedRun, known: Collection[ModelRow]) -> ModelRow | None:
-    """Of some models the one with the fewest heads whose layout is there."""
+    """The model with the fewest heads among those whose layout is there."""
     found = [model for model in known if model["setting"] in run.layouts]
     return min(found, key=lambda model: int(model["kept"]), default=None)
 
@@ -371,7 +371,7 @@ def one_head_left(run: FinishedRun) -> ClaimOutcome | None:
     last = best.loc[("cross", best.loc["cross"].index.max())]
     others = best.drop(index=[last.name])
     ends = f"{signed(others['value'].min())} to {signed(others['value'].max())}"
-    here = f"last cross-attention {estimate(last)} nats a token, others {ends}"
+    here = f"last cross-attention {estimate(last)} nats per token, others {ends}"
     if last["low"] > others["high"].max():
         return ClaimOutcome(f"{here}; the loss cannot say whether one is enough", IN_PART)
     return ClaimOutcome(here, CONTRADICTS if (others["low"] > last["high"]).any() else UNSURE)

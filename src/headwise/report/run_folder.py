@@ -313,7 +313,7 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         if table is None:
             continue
         named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
-        # Of a kind that no layout has, the heads are not known.
+        # The heads of a kind that no layout has are not known.
         absent = sorted(head for head in named - heads if head[0] in kinds)
         if absent:
             raise HeadwiseError(

@@ -60,9 +60,9 @@ class Runs:
     page: `grid` or `comparison`. parts: the tables of models that stand side by side, by name: of two runs theirs, of a
     grid the means over seeds of each data set. split: the text that is reported, test or dev. notes: what a reader should
     know before the numbers.
-    Of a grid, absent: why a run is not there, or cannot be read; pages: where a run's own page is; seeds: by data set the
+    For a grid, absent: why a run is not there, or cannot be read; pages: where a run's own page is; seeds: by data set the
     models of all its seeds, with a column `seed`.
-    Of two runs, heads: those that can be paired; matches: the heads that `headwise match` paired.
+    For two runs, heads: those that can be paired; matches: the heads that `headwise match` paired.
     """
 
     page: str

@@ -47,7 +47,7 @@ SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 Fact = tuple[str, str, str]  # label, text, verdict
 ONE_ROUND = "; one round only"
-# Of the weights or the cache: a model that is no faster and surely worse should save more.
+# Share of the weights or the cache: a model that is no faster and significantly worse should save more.
 LITTLE_SAVED = 0.1
 
 
@@ -124,7 +124,7 @@ def shipping_advice(run: FinishedRun, chosen: ModelRow) -> str:
     gains = listed([text for text in (saving, speed if faster else "") if text])
     if outcome == WORSE:
         return f"Ship only if the loss is worth {gains or 'fewer heads'}"
-    found = "better" if outcome == BETTER else "no sure loss"
+    found = "better" if outcome == BETTER else "no significant loss"
     if share < LITTLE_SAVED and not faster:
         return f"Little to gain: {'; '.join(filter(None, [gains, found]))}"
     return f"Ship: {gains}; {found}"
@@ -204,11 +204,11 @@ def _heads_that_matter(run: FinishedRun) -> str:
     values = values_by_head(run, score_maps.LOSS_MEASURE) if run.heads is not None else {}
     highest = sorted(values, key=values.__getitem__, reverse=True)[:MOST_NAMED]
     named = [f"{head} (+{values[head]:.2g})" for head in highest if values[head] > 0]
-    return f"Most missed when off, in nats a token: {listed(named)}." if named else ""
+    return f"Most missed when off, in nats per token: {listed(named)}." if named else ""
 
 
 def _like_untrained(run: FinishedRun) -> str:
-    """Of relevance: how many heads have what a head of an untrained model has."""
+    """How many heads have the relevance of a head of an untrained model."""
     ranges = score_maps.control_ranges(run)
     if run.heads is None or not ranges:
         return ""
@@ -267,13 +267,13 @@ def _limit_kept(run: FinishedRun, model: ModelRow) -> str:
 
 
 def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
-    """Whether a model is surely faster than the full one, and the same in words; no words without a measurement."""
+    """Whether a model is clearly faster than the full one, and the same in words; no words without a measurement."""
     both = _both(full, chosen, SPEED)
     if full is None or not both or not both[0]:
         return False, ""
     noise = _speed_noise(full, chosen)
     if noise:
-        return False, "speed not sure" if noise == ONE_ROUND else "no faster"
+        return False, "speed measured only once" if noise == ONE_ROUND else "no faster"
     share = both[1] / both[0] - 1
     return share > 0, f"{percent(abs(share), 0)} {'faster' if share > 0 else 'slower'}"
 
@@ -330,7 +330,7 @@ def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
         label, write = SAVED[measure]
         if (both := _both(full, chosen, measure)) and both[0]:
             noise = measure == SPEED and _speed_noise(full, chosen)
-            change = "no sure change" if noise else percent_change(*both)
+            change = "no clear change" if noise else percent_change(*both)
             tiles.append((label, change, " → ".join(map(write, both))))
 
     quality = run.quality

@@ -173,7 +173,7 @@ def roles(
     """What each head does: every declared role test (`hw.role`), each with a baseline and an interval.
 
     There are positional, syntactic, rare-token, coreference and alignment heads, and those of language models, which
-    are also tested on repeated random tokens and on texts made from templates; `.labels` has one line a head
+    are also tested on repeated random tokens and on texts made from templates; `.labels` has one line per head
     (docs/methods/roles.md). The encoder of an encoder-decoder is tested on the treebank, decoder and cross attention on
     sentence pairs; all heads of Whisper on speech with word times.
 

@@ -75,7 +75,7 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """This process, one build at a time. Of several processes none may go on after a failure alone: it is raised."""
+    """This process, one build at a time. With several processes, none may go on after a failure alone: it is raised."""
 
     slots = 1
 
