@@ -18,6 +18,7 @@ from headwise.grid import NOTHING, HeadGrid, side_by_side
 from headwise.heads import HeadMask
 from headwise.qualities import BETTER, QUALITIES, WORSE, Number
 from headwise.report.format import probability_fact
+from headwise.result import plain_number
 from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
@@ -91,7 +92,3 @@ def valued(measure: str, reference: str, number: Number) -> Text:
             text = f"{text}{quality.unit}, {probability_fact(number.p)}"
             return Text(text, VERDICT_COLOURS.get(number.verdict(quality), ""))
     return Text(text)
-
-
-def plain_number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

@@ -352,6 +352,9 @@ class LinkedText:
     def name(self) -> str:
         return self.text.name
 
+    def __repr__(self) -> str:
+        return f"LinkedText({self.name!r}, rows={len(self.text):,}, links={self.file!r})"
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self.text)
 
