@@ -237,7 +237,8 @@ class HeadMap:
     def _of_address(self, parts: Sequence[Any]) -> tuple[Head, ...]:
         """The head of (kind, layer, head) or (layer, head)."""
         *kind, layer, head = parts
-        if not (isinstance(layer, Integral) and isinstance(head, Integral)):
+        named = all(isinstance(each, str) for each in kind)
+        if not (named and isinstance(layer, Integral) and isinstance(head, Integral)):
             raise HeadwiseError(NO_HEAD.format(shown_value(tuple(parts))))
         one = Head(kind[0] if kind else self._only_kind(tuple(parts)), int(layer), int(head))
         if one not in self:

@@ -411,9 +411,10 @@ def card_of(
         paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:
         how = LOAD_STOCK if is_stock else LOAD
-        paragraphs.append(
-            how.format(address=address, name=(config.architectures or ["AutoModel"])[0])
-        )
+        named = str((config.architectures or [""])[0])
+        # A configuration of somebody else must not write code into the card.
+        name = named if named.isidentifier() else "AutoModel"
+        paragraphs.append(how.format(address=address, name=name))
         listed = folder / "modules.json"
         if listed.is_file() and PRUNED_MODULE in listed.read_text(encoding="utf-8"):
             paragraphs.append(NOTE_ON_SENTENCES.strip().replace("FOLDER", address))

@@ -23,6 +23,7 @@ RESAMPLES = 1000
 HIGH = 97.5  # percentile that ends a 95 % interval
 Z = float(norm.ppf(HIGH / 100))
 FEWEST_UNITS = 6  # with fewer, intervals of draws leave out too much
+ENOUGH_SENTENCES = 50  # of a text; on fewer, an interval says little
 NEARLY_NOTHING = 1e-9  # in the place of a divisor that is 0 or less
 ROUNDING = 1e-9
 ALIKE = 1e-16  # the variance of a share between clusters below which they are alike

@@ -66,6 +66,32 @@ class TestAgreement:
         assert row.low < wanted < row.high <= 100
         assert "105 pairs of 15 sentences" in row.made and "mean of the last states" in row.made
 
+    def test_the_share_of_sentences_that_keep_their_nearest_neighbour(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Among the first so many sentences of a text; ranks of all pairs change less. A table has no such share."""
+        model, text = embedder(), sentences(40, 0)
+        small = smaller(model, 1, 2)
+
+        def nearest(some: hw.Model, count: int) -> list[int]:
+            vectors = [vector(some, sentence) for sentence in text[:count]]
+            others = [[one @ other - 9 * (one is other) for other in vectors] for one in vectors]
+            return [int(np.argmax(row)) for row in others]
+
+        for count in (40, 25):
+            monkeypatch.setattr("headwise.evaluation.similarities.SEARCHED", count)
+            kept = sum(map(int.__eq__, nearest(model, count), nearest(small, count)))
+            assert 0 < kept < count
+            quality = hw.evaluate([model, small], hw.Text.from_lines(text))
+            whole, cut = quality.table[quality.table.measure == "neighbours"].itertuples()
+            assert whole.value == 100 and cut.value == pytest.approx(100 * kept / count)
+            assert cut.low < cut.value < cut.high and cut.units == count
+            assert f"of {count} sentences" in cut.made
+
+        rows = [(text[at], text[at + 1], at % 4 / 2) for at in range(0, 40, 2)]
+        table = hw.evaluate([model, small], hw.SentencePairs.from_rows(rows)).table
+        assert "similarity" in {*table.measure} and "neighbours" not in {*table.measure}
+
     def test_a_table_is_compared_with_its_scores(self) -> None:
         """A pair of which one sentence is too long for the model is left out."""
         model = embedder()

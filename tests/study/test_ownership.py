@@ -15,7 +15,7 @@ from headwise.study.ownership import claim, plan_changes, plan_of_study, refuse_
 from headwise.study.study import dry_run
 from study.studies import QUIET, TINY, plan_of
 
-TEXTS = {"embedded": {"train": 30, "dev": 4, "test": 4}}
+TEXTS = {"embedded": {"train": 30, "dev": 6, "test": 6}}
 LOW, HIGH = {"name": "low", "penalty": [0.1]}, {"name": "high", "penalty": [1.0]}
 GRID = {**TINY, "seeds": [1, 2], "pruning": [LOW, HIGH]}
 

@@ -198,6 +198,45 @@ class TestGreedySteps:
         ]
 
 
+class TestTestText:
+    """Which models it is read for."""
+
+    def of(self, found: Schedule, chosen: str | None = None) -> set[str]:
+        """With a choice that was made, or before it."""
+        found.chosen = lambda: chosen  # type: ignore[method-assign]
+        prefix = "evaluate/test/"
+        names = [step.name for step in found.steps()]
+        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+    def test_of_steps_of_an_order_only_for_those_of_the_chosen_size(self, made: Made) -> None:
+        assert self.of(made.schedule(GREEDY)) == {"full"}
+        found = made.schedule(GREEDY)
+        sized = {f"greedy-{order}-2" for order in ("gradient", "random.1", "random.2")}
+        assert self.of(found, "greedy-gradient-2") >= {"full", *sized}
+        assert not {
+            name for name in self.of(found, "greedy-gradient-2") if not name.endswith(("2", "full"))
+        }
+        needed = {
+            dependency.name
+            for step in found.steps()
+            if step.name.startswith(("evaluate/test", "orders/test"))
+            for dependency in step.dependencies(found.run)
+        }
+        assert needed <= {step.name for step in found.steps()}
+
+    def test_for_every_model_that_the_plan_names(self, made: Made) -> None:
+        named = made.schedule({"penalty": [0.1, 1.0], "controls": ["fine-tuned"]})
+        assert self.of(named) == {"full", "lambda-0.1", "lambda-1", "fine-tuned"}
+        counted = made.schedule({**GREEDY, "keep": [3], "compare": []})
+        assert self.of(counted) == {"full", *names(counted)}
+
+    def test_trained_steps_bring_their_controls(self, made: Made) -> None:
+        sweep = {**GREEDY, "score": ["weight-norm"], "compare": [], "train": "all"}
+        found = made.schedule({**sweep, "controls": ["fine-tuned", "random"]})
+        model = "greedy-weight-norm-4"
+        assert self.of(found, model) == {"full", "fine-tuned", model, f"{model}.random"}
+
+
 class TestControls:
     def test_a_model_that_lost_no_head_has_none(self, made: Made) -> None:
         sweep = {

@@ -199,7 +199,7 @@ class TestGrid:
             }
 
         before = steps(tmp_path)
-        assert "seed-2/evaluate/test/greedy.greedy-random.1-4" in before
+        assert "seed-2/evaluate/dev/greedy.greedy-random.1-4" in before
         # What a result is compared with is known when it is chosen.
         assert before <= steps(grid)
 

@@ -205,6 +205,7 @@ def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:
         ),
         ("audio,text", "has no rows"),
         ("audio,text\n0.wav,a, b", "Line 2 .* has another number of columns than the first line"),
+        ('audio,text\n0.wav,"a\n0.wav,b\n0.wav,c', "is no line of a table .unexpected end of data"),
     ],
 )
 def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> None:
@@ -212,6 +213,12 @@ def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> Non
     (tmp_path / "a.csv").write_text(text + "\n")
     with pytest.raises(hw.HeadwiseError, match=said):
         hw.Speech.read(tmp_path / "a.csv")
+
+
+def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:
+    recordings(tmp_path, 1)
+    (tmp_path / "a.csv").write_text('audio,text\n0.wav,"a b\nc"\n0.wav,say "d"\n')
+    assert [said.text for said in hw.Speech.read(tmp_path / "a.csv")] == ["a b c", 'say "d"']
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,10 @@ from headwise.cli.fields import (
 from headwise.cli.outcome import outcome, trained_model_lines
 from headwise.cli.signals import resumable
 from headwise.devices import memory_line
-from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Training
 
 if TYPE_CHECKING:
-    from headwise.model import Model
     from headwise.study import Plan
     from headwise.study.study import ReportWriter
 
@@ -60,7 +58,8 @@ def run_plan(
     if dry_run:
         from headwise.study.study import dry_run as cost_of
 
-        typer.echo("\n".join(cost_of(plan, out, device)))
+        # Who wrote no plan knows none of its steps.
+        typer.echo("\n".join(cost_of(plan, out, device, every_step=result != "pruned")))
         return
     from headwise.study.ownership import refuse_others
 
@@ -69,7 +68,6 @@ def run_plan(
 
     from headwise.cli.terminal import show_kept, show_verdict
     from headwise.hub import write_cards
-    from headwise.loading import load
     from headwise.progress import Progress
     from headwise.report import need_drawing
     from headwise.report import report as write_report
@@ -104,20 +102,12 @@ def run_plan(
             show_kept(progress.console, ended.layouts)
             for line in ended.next_lines:
                 progress.say(line)
-        if result == "pruned" and small and not quiet:
-            progress.say(where_it_runs(load(small), small))
+        if result == "pruned" and small:
+            progress.say(f"Where it runs: headwise export {small} --list")
         if result == "pruned":
             progress.say(memory_line())
         path = small if result == "pruned" and small else out / (result if only else "report.html")
         typer.echo(str(path if path.exists() else out))
-
-
-def where_it_runs(model: Model, place: Path) -> str:
-    """Where a pruned model can run, and the next command to try."""
-    names = [
-        f"{entry.title} ({name})" for name, entry in engine.items() if not entry.why_not(model)
-    ]
-    return f"Runs in {', '.join(names)}: headwise export {place} --to … (--list says why not elsewhere)"
 
 
 def demo(

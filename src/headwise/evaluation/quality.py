@@ -97,10 +97,11 @@ def evaluate(
     On parallel text BLEU and chrF of translation models, and decoding speed with its range over a few rounds; on
     one-sided text their agreement with the first model's own translations, which is no quality. Of language models on
     one-sided text perplexity and loss; on labelled text accuracy in % and loss; on recordings the word error rate in %.
-    Of models of embeddings, how similarities of sentences are ranked: as the first model ranks them, or as the scores
-    of a table of pairs do. With 95 % intervals, and the paired change of the first of these from the first model: of
-    perplexity in %, else in points. On all parameters, and bytes of the weights in memory and of the key/value cache
-    per token. Models of one name are distinguished by how many heads they have left.
+    Of models of embeddings, how similarities of sentences are ranked: as the first model ranks them, with the share of
+    sentences that keep their nearest neighbour, or as the scores of a table of pairs do. With 95 % intervals, and the
+    paired change of the first of these from the first model: of perplexity in %, else in points. On all parameters, and
+    bytes of the weights in memory and of the key/value cache per token. Models of one name are distinguished by how many
+    heads they have left.
 
     text: or its file, or a list of sentences or pairs. search: how translations are searched for
     (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;

@@ -21,7 +21,7 @@ from headwise.importance.corrupted_outputs import swapped
 from headwise.importance.passes import refuse_unscorable
 from headwise.importance.paths import Receivers
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import Sums, joined, to_numpy
+from headwise.importance.sums import to_numpy
 from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, shown
@@ -146,12 +146,12 @@ def effects(
 
 def gap_of(model: Model, batches: Batches) -> np.ndarray:
     """How far the loss of each corrupted prompt is above that of the clean one, by prompt."""
-    parts: list[Sums] = []
+    parts: list[np.ndarray] = []
     with failing_together(), evaluating(model.hf), torch.no_grad():
         for batch in batches:
             tensors = on_device(model.hf, batch)
             gap = losses_of(model.hf, swapped(tensors)) - losses_of(model.hf, tensors)
-            parts.append(tuple(to_numpy([gap, gap])))  # type: ignore[arg-type]
+            parts += to_numpy([gap])
         parts = gather_batches(parts)
-    gaps: np.ndarray = joined(parts)[0].astype(np.float64)
+    gaps: np.ndarray = np.concatenate(parts).astype(np.float64)
     return gaps

@@ -170,6 +170,12 @@ def reported_split(frame: pd.DataFrame) -> str:
     return "test" if any(has(others, one.name, "test") for one in QUALITIES) else "dev"
 
 
+def split_of_all(frame: pd.DataFrame) -> str:
+    """The text that all of some models were measured on: test, or else dev, which alone has the sizes that were tried."""
+    quality = quality_on(frame, "test")
+    return "dev" if values(frame, quality.name, "test").isna().any() else "test"
+
+
 def group_name(kinds: tuple[str, ...]) -> str:
     """`encoder heads`; of several kinds all are named."""
     return heads_name(kinds) if len(kinds) == 1 else f"{heads_name(kinds)} ({', '.join(kinds)})"

@@ -388,10 +388,14 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
     if not greedy:
         return None
     off, near = min(greedy, key=lambda one: one[0])
-    change = run.change_of(near, UNPRUNED)
+    # Of the sizes that were tried, test is read for the chosen one alone.
+    tried = run.only_tried(near)
+    change = run.quality_of(near, "dev" if tried else "", UNPRUNED)
     moved = tested_text(change, ", ", run.quality.unit)
     removed = f"{percent(1 - near['kept'] / near['total'])} of {near['total']}"
     here = f"{removed} by {measure_name(str(near['score']))}: {run.quality.title} {moved}"
+    if tried:
+        here += " on dev"
     # A model that is far from a fifth says nothing about a fifth.
     return ClaimOutcome(here, UNSURE if off > FREE_SHARE / 2 else of_loss(run, change, 0))
 

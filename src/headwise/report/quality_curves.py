@@ -57,8 +57,9 @@ def greedy_figures(frame: pd.DataFrame, facts: Mapping[str, Any]) -> list[Figure
 
     most = max(shared, key=lambda name: len(shared[name]), default="")
     if len(shared.get(most, ())) > 1:
-        quality = models.quality(frame)
-        split = models.reported_split(frame)
+        removed = pd.concat([line for _, line in shared[most]])
+        split = models.split_of_all(removed)
+        quality = models.quality_on(frame, split)
         full = models.unpruned_model(frame)
         points = pd.DataFrame(_points(shared[most], full, quality, split, {}))
         x = axis("removed:Q", "heads removed (%)", domain=[0, 100], grid=False)

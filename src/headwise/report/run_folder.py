@@ -212,6 +212,11 @@ class FinishedRun:
         split = split or self.split
         return models.measured(model, self.quality_on(split).name, split, reference)
 
+    def only_tried(self, model: ModelRow) -> bool:
+        """Whether a model was measured on dev, and the reported text was not read for it."""
+        on_dev = self.quality_of(model, "dev").value is not None
+        return on_dev and self.quality_of(model).value is None
+
     def change_of(self, model: ModelRow | None, reference: str) -> Number:
         """The change of quality of a model from another one on the reported text."""
         return self.quality_of(model, "", reference)

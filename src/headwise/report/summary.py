@@ -34,6 +34,7 @@ from headwise.report.head_rows import heads_in, values_by_head
 from headwise.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
+from headwise.statistics import ENOUGH_SENTENCES
 
 SPEED = "tokens_per_second"
 CACHE = "cache_bytes"
@@ -45,7 +46,6 @@ SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
     SPEED: ("Decoding speed, tokens/s", quantity),
 }
 Fact = tuple[str, str, str]  # label, text, verdict
-ENOUGH_SENTENCES = 50  # sentences of a text; on fewer, an interval says little
 ONE_ROUND = "; one round only"
 # Of the weights or the cache: a model that is no faster and surely worse should save more.
 LITTLE_SAVED = 0.1

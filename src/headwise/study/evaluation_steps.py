@@ -104,7 +104,7 @@ def read_translations(
 class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=["{0.name}.npz"]):
     """The loss of every sentence under all steps of a greedy order, or under one model, in losses/."""
 
-    VERSION = 3  # files of answers
+    VERSION = 4  # nearest neighbours
 
     variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
 

@@ -162,6 +162,13 @@ def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tenso
     }
 
 
+def model_lines(builds: Sequence[Build]) -> list[str]:
+    """The models that a plan makes, in a line."""
+    names = [build.step.variant.name for build in builds if isinstance(build.step, Prune)]
+    number = f"{len(names)} model{'s' * (len(names) > 1)}"
+    return [f"{number}: {few_names(names)}"] if names else []
+
+
 def plan_lines(builds: Sequence[Build]) -> list[str]:
     """Every build with what it waits for, and how many there are."""
     width = max((len(build.name) for build in builds), default=0)

@@ -85,7 +85,8 @@ class DataSection(Strict):
     )
     test: TextNames | None = option(
         None,
-        "read once, at the end, for the reported numbers. Without it the report has dev numbers only",
+        "read once, at the end: for the models that the plan names, and of the steps of greedy removal for the chosen "
+        "one. Without it the report has dev numbers only",
     )
     embedded: Embedded | None = option(
         None,

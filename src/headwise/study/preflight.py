@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from headwise.answers import too_short
+from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
@@ -25,6 +27,7 @@ from headwise.study.step import Build
 from headwise.tasks.own_translations import OwnTranslations
 from headwise.units import refuse_counts
 
+SPLITS: tuple[Split, ...] = ("dev", "test")  # that models are compared on
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
 MB = 1e6
 
@@ -50,6 +53,9 @@ def preflight(
     to_do = [build for build in builds if not build.was_done]
     first = next(iter(runs))  # the others have texts of about the same size
     lines = [*missing_texts(plan), *own_targets(first)]
+    if plan.pruning:
+        for run in runs:
+            lines += short_texts(run)
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
@@ -160,6 +166,15 @@ def missing_texts(plan: Plan) -> Iterator[str]:
             yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
         if not texts.has_test:
             yield f"{where} names no test text: the report has dev numbers only."
+
+
+def short_texts(run: Run) -> Iterator[str]:
+    """Dev and test texts whose intervals will say little. Raises HeadwiseError for those that would have none."""
+    for split in SPLITS:
+        if split == "dev" or run.plan.data.has_test:
+            line = too_short(split, run.count(split), run.quality.over)
+            if line:
+                yield line
 
 
 def own_targets(run: Run) -> Iterator[str]:

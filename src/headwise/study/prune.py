@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headwise.answers import too_short
 from headwise.data.embedded import Split
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError, shown_value
@@ -120,6 +121,10 @@ def prune(
         names = CONTROLS if controls is True else controls
         plan = plan_of(model, texts, options, training, names, seed)
         return prune_with_controls(plan, InMemory(model, texts), as_path(work), progress)
+    if isinstance(options, Greedy) and options.max_drop is not None:
+        line = too_short("dev", len(texts["dev"]), model.task.quality.over)
+        if line:
+            warnings.warn(line, stacklevel=2)
     how = training or Training()
     # A given model was trained by somebody else: smoothing would move it away from where it converged.
     if "label_smoothing" not in how.model_fields_set:

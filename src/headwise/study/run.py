@@ -155,6 +155,17 @@ class Run:
             self.texts[split] = text
         return self.texts[split]
 
+    def count(self, split: Split) -> int:
+        """How many sentences a split has. Does not ask for what a model must add to it, which is work."""
+        data = self.plan.data
+        if split in self.texts:
+            return len(self.texts[split])
+        if data.embedded:
+            number: int = getattr(data.embedded, split)
+            return number
+        spec = getattr(data, split)
+        return len(self.text(split) if spec is None else self.task.read(spec, cache=self.cache))
+
     def opened(self, split: Split) -> AnyText:
         data = self.plan.data
         if data.embedded:

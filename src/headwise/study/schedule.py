@@ -73,6 +73,7 @@ class Schedule:
         for index, sweep in enumerate(run.plan.pruning):
             self.refined_penalties[index] = penalties_made_before(run, sweep)
         self.known: list[Variant] = []  # the variants so far; `variants` finds them
+        self.chosen_size: int | None = None  # heads that a chosen model of greedy removal has left
 
     # Variants
 
@@ -82,6 +83,11 @@ class Schedule:
         self.known = self.variants_before_choice()
         self.known += self.variants_of_other_orders()
         self.known.sort(key=lambda variant: variant.from_random_weights)
+        chosen = self.chosen()
+        self.chosen_size = None
+        for variant in self.known:
+            if variant.name == chosen:
+                self.chosen_size = variant.heads_left
         return self.known
 
     def variants_of_other_orders(self) -> list[Variant]:
@@ -144,6 +150,14 @@ class Schedule:
         """Whether a model can be chosen: neither a control, nor one that is only there for comparison."""
         is_other = variant.only_for_comparison or variant.method == "greedy.random"
         return variant.control is None and not is_other
+
+    def is_tested(self, variant: Variant) -> bool:
+        """Whether the test text is read for a variant: for every model that a plan names by its λ or number of heads. Steps
+        of greedy removal are only tried: of these, for those with as many heads as the chosen one."""
+        model = variant.controlled_variant or variant
+        if model.ranking is None or self.run.plan.pruning[model.sweep_index].keep:
+            return True
+        return model.heads_left == self.chosen_size
 
     def variants_before_choice(self) -> list[Variant]:
         """The variants that are known whatever is chosen."""
@@ -304,7 +318,7 @@ class Schedule:
         """The step that has a variant's answers on a split."""
         if self.run.generates:
             return Translate(split, variant)
-        return MeasureLosses(split, self.measured_together(variant))
+        return MeasureLosses(split, self.measured_together(variant, split))
 
     def evaluation_step(self, variant: Variant, split: Split) -> Evaluate:
         """The step that says how good a variant's answers are, and compares them with those of others."""
@@ -315,6 +329,8 @@ class Schedule:
         others = []
         for name in comparison_names(self.run.plan.pruning, variant).values():
             others += [other for other in self.known if other.name == name]
+        if split == "test":
+            others = [other for other in others if self.is_tested(other)]
 
         # All but translations are measured together with the full model's.
         of_full = self.answer_step(FULL, split) if self.run.generates else answer_step
@@ -324,9 +340,9 @@ class Schedule:
                 answers.append((other, self.answer_step(other, split)))
         return Evaluate(split, variant, answer_step, tuple(answers))
 
-    def measured_together(self, variant: Variant) -> tuple[Variant, ...]:
-        """All models of the steps of a variant's greedy order that did not fail: they are measured together. Any other
-        variant is measured alone, the full model with none."""
+    def measured_together(self, variant: Variant, split: Split) -> tuple[Variant, ...]:
+        """All models of the steps of a variant's greedy order that a split is read for and that did not fail: they are
+        measured together. Any other variant is measured alone, the full model with none."""
         if variant == FULL:
             return ()
         if variant.ranking is None or variant.between_steps:
@@ -334,6 +350,8 @@ class Schedule:
         together = []
         for other in self.known:
             if other.ranking != variant.ranking or other.between_steps:
+                continue
+            if split == "test" and not self.is_tested(other):
                 continue
             if prune_step(other).name not in self.failed:
                 together.append(other)
@@ -358,7 +376,8 @@ class Schedule:
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
             for variant in not_failed:
-                yield from self.measuring_steps(variant, "test")
+                if self.is_tested(variant):
+                    yield from self.measuring_steps(variant, "test")
             yield from self.order_comparisons("test")
         if run.generates:
             yield MeasureSpeed(self.variants_to_time(not_failed, chosen))

@@ -24,7 +24,7 @@ from headwise.study.executor import (
     StudyOutcome,
     run_builds,
 )
-from headwise.study.forecast import forwards_of, plan_lines, sentence_seconds
+from headwise.study.forecast import forwards_of, model_lines, plan_lines, sentence_seconds
 from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
@@ -280,9 +280,11 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
             run.store.remove(model_step(variant).name, f"pruned/{variant.name}/")
 
 
-def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
+def dry_run(
+    plan: Plan, out: str | Path, device: str = "cpu", *, every_step: bool = True
+) -> list[str]:
     """The builds of a plan in lines: what is done, what the rest waits for, and about how long it takes, as far as it is
-    known by now."""
+    known by now. every_step: else only the models that it makes."""
     refuse_others(plan, Path(out))
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
@@ -304,7 +306,7 @@ def dry_run(plan: Plan, out: str | Path, device: str = "cpu") -> list[str]:
         if forwards:
             seconds = forwards * sentence_seconds(runs[0], given)
             lines.append(f"This takes about {about(seconds)} on this machine.")
-    return [*plan_lines(builds), *lines]
+    return [*(plan_lines(builds) if every_step else model_lines(builds)), *lines]
 
 
 def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
