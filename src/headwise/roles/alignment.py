@@ -356,6 +356,9 @@ class LinkedText:
         """The first pairs, with their links."""
         return LinkedText(self.text.head(count), self.gold[:count], self.file)
 
+    def __repr__(self) -> str:
+        return f"LinkedText({self.name!r}, rows={len(self.text):,}, links={self.file!r})"
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self.text)
 
