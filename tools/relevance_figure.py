@@ -8,6 +8,7 @@ Firefox's English-Portuguese model on its own translations of examples/pud.en.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import vl_convert
 
@@ -48,7 +49,7 @@ def main() -> None:
             },
             "legend": {"orient": "bottom", "gradientLength": 130, "tickCount": 3},
         }
-        layer = {"field": "layer", "type": "ordinal", "sort": order, "title": None}
+        layer: dict[str, Any] = {"field": "layer", "type": "ordinal", "sort": order, "title": None}
         layer["axis"] = {} if measure == next(iter(MEASURES)) else None
         panels.append(
             {

@@ -45,7 +45,7 @@ class TestForwards:
         if read:
             run.text("train")
             run.text("dev")
-        return {step.name: forwards_of(run.build(step)) for step in Schedule(run).steps()}
+        return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
 
     def test_of_trainings(self, tmp_path: Path) -> None:
         run = Run(plan_of(TINY), tmp_path, QUIET)
@@ -74,7 +74,7 @@ class TestForwards:
         assert run.count("test") == 50
 
         def forwards() -> dict[str, float]:
-            return {step.name: forwards_of(run.build(step)) for step in Schedule(run).steps()}
+            return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
 
         times = forwards()["translate/test/full"] / forwards()["translate/dev/full"]
         assert times == pytest.approx(50 / 20)

@@ -172,7 +172,7 @@ class Roles(Result):
         if not (place / "facts.json").is_file():
             raise HeadwiseError(f"{place} has no facts.json, so no roles: {wanted}.")
         facts = read_json(place / "facts.json", dict)
-        found: dict[str, pd.DataFrame] = {}
+        found: dict[str, Any] = {}
         try:
             for name in ROLE_TABLES:
                 file = place / f"{name}.csv"

@@ -148,7 +148,7 @@ def run_builds(
                 unreported.append(end)
             after_build(build, outcome)
             # What was done when the builds were listed reveals no others.
-            if end.error is not None or (build.reveals and not build.was_done):
+            if end.error is not None or (build.may_add_steps and not build.was_done):
                 graph = checked_builds(list_builds())
                 skip(graph, outcome)
         else:

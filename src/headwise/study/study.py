@@ -273,7 +273,7 @@ def write_reports(study: Study, report: ReportWriter) -> None:
 
 def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     """Remove the weights of pruned models but the chosen one's, which are made again where they are gone."""
-    variants = schedule.variants()
+    variants = schedule.find_variants()
     chosen = run.store.record("choose")["result"]["chosen"]
     for variant in variants:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
