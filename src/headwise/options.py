@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from headwise.errors import HeadwiseError, did_you_mean, reason_in
+from headwise.errors import HeadwiseError, did_you_mean, reason_in, shown_value
 from headwise.heads import KINDS, HeadMap, Kind
 from headwise.qualities import LOSSES
 
@@ -59,6 +59,14 @@ class Options(BaseModel):
 
     # Inside a plan pydantic then reports where in the plan something does not fit, rather than calling __init__.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+def refuse_other_options(given: object, wanted: type[Options], name: str, example: str) -> None:
+    """Raise HeadwiseError for what was given in place of options. example: of one, `batch_tokens=2000`."""
+    if not isinstance(given, wanted):
+        raise HeadwiseError(
+            f"{name} is {shown_value(given)}: give hw.{wanted.__name__}(…), such as hw.{wanted.__name__}({example})."
+        )
 
 
 class Architecture(Options):

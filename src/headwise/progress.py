@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import textwrap
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
+
+from headwise.errors import HeadwiseError, shown_value
 
 LINE_SECONDS = 10.0  # seconds between the lines of a task where no bar can move
 NOTE_SECONDS = 0.5  # seconds between two notes of how far a task is
@@ -133,10 +136,47 @@ def fitted(line: str, width: int) -> str:
     )
 
 
+def refuse_other_report(report: object) -> None:
+    """Raise HeadwiseError for what was given in place of a report."""
+    if not callable(report):
+        raise HeadwiseError(
+            f"progress is {shown_value(report)}: give a function that gets the share that is done and a word, or leave it "
+            "out for a bar."
+        )
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """A block in which datasets and transformers show no bars of their own; those of downloads stay."""
+    # Libraries that are not loaded show none, and take seconds to load.
+    datasets = sys.modules.get("datasets")
+    transformers = sys.modules.get("transformers.utils.logging")
+    hub = sys.modules.get("huggingface_hub.utils")
+    of_datasets = bool(datasets and not datasets.are_progress_bars_disabled())
+    of_transformers = bool(transformers and transformers.is_progress_bar_enabled())
+    of_downloads = bool(hub and not hub.are_progress_bars_disabled())
+    if datasets and of_datasets:
+        datasets.disable_progress_bars()
+    if transformers and of_transformers:
+        transformers.disable_progress_bar()  # those of downloads, too
+    if hub and of_downloads:
+        hub.enable_progress_bars()
+    try:
+        yield
+    finally:
+        if datasets and of_datasets:
+            datasets.enable_progress_bars()
+        if transformers and of_transformers:
+            transformers.enable_progress_bar()
+        if hub and not of_downloads:
+            hub.disable_progress_bars()
+
+
 @contextmanager
 def shown(name: str, report: Report | None) -> Iterator[Report]:
     """The caller's report; where there is none, a bar for the time of the block, on the error stream."""
     if report is not None:
+        refuse_other_report(report)
         yield report
         return
     bars = Bars(

@@ -159,7 +159,7 @@ def test_the_cost_of_zeros_is_said(tmp_path):
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(family, changes, why):
-    assert why in gguf_file.refusal(small_model(family, **changes))
+    assert why in gguf_file.why_not_gguf(small_model(family, **changes))
 
 
 @pytest.mark.parametrize("cuts", PRE_TOKENIZERS, ids=PRE_TOKENIZERS.values())
@@ -249,7 +249,7 @@ def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused():
         model.tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=Tokenizer.from_str(json.dumps(content))
         )
-        assert why in gguf_file.refusal(model)
+        assert why in gguf_file.why_not_gguf(model)
 
 
 def test_a_family_without_such_an_architecture_is_refused(tmp_path):

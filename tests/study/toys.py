@@ -18,7 +18,7 @@ class Toy:
     forwards: float = 0.0
     exclusive: bool = False
     was_done: bool = False
-    reveals: bool = True
+    may_add_steps: bool = True
 
     @property
     def words(self) -> str:

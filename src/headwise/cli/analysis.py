@@ -270,8 +270,8 @@ def roles(
     # One file may be a table of recordings: only the model says.
     one_file = isinstance(spec, str)
     # Files with mistakes are refused before torch is loaded and a folder is made.
-    tested: Any = hw.Treebank.read(*treebank) if treebank else None
-    again = hw.Treebank.read(*confirm) if confirm else None
+    role_text: Any = hw.Treebank.read(*treebank) if treebank else None
+    confirm_text = hw.Treebank.read(*confirm) if confirm else None
     pairs = None if spec is None or one_file else named_pairs(spec, links)
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import check_words
@@ -282,25 +282,25 @@ def roles(
     files = (*Roles.FILES, *hw.RoleSets.FILES, *hw.LostWords.FILES)
     work = Work("roles", [model], files, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    hears = loaded.task.reads_audio
+    reads_audio = loaded.task.reads_audio
     refuse_links(loaded, links)
-    own = study.role_texts if study else None
-    if tested is None:
+    study_texts = study.role_texts if study else None
+    if role_text is None:
         # A speech model is tested on recordings, which --audio names.
-        if hears and spec is not None:
-            tested = loaded.task.read(spec)
-        elif own:
-            tested, of_study = own
-            again = again or of_study
-    if spec is not None and one_file and not hears:
+        if reads_audio and spec is not None:
+            role_text = loaded.task.read(spec)
+        elif study_texts:
+            role_text, study_confirm = study_texts
+            confirm_text = confirm_text or study_confirm
+    if spec is not None and one_file and not reads_audio:
         pairs = named_pairs(spec, links)
-    tested, again = limited(tested, limit), limited(again, limit)
+    role_text, confirm_text = limited(role_text, limit), limited(confirm_text, limit)
     # Which words are rare is counted on the training text.
-    counted: Any = None
+    training_text: Any = None
     if training:
-        counted = hw.Text.read(training)
-    elif study and not hears:
-        counted = study.text("train")
+        training_text = hw.Text.read(training)
+    elif study and not reads_audio:
+        training_text = study.text("train")
     # Both texts are checked now: the tests of roles before them take long.
     set_text = None
     if sets:
@@ -313,19 +313,21 @@ def roles(
     with work.progress.bar("text"):
         if pairs is not None:
             pairs = pairs_for(loaded, limited(pairs, limit), work.progress, dry_run)
-    asked: dict[str, Any] = {"confirm": again, "pairs": pairs, "untrained": untrained}
-    how: dict[str, Any] = {"seed": seed, "progress": work.progress}
+    options: dict[str, Any] = {"confirm": confirm_text, "pairs": pairs, "untrained": untrained}
+    settings: dict[str, Any] = {"seed": seed, "progress": work.progress}
 
     def run() -> list[Result]:
-        found = hw.roles(loaded, tested, training=counted, **how, **asked)
+        found = hw.roles(loaded, role_text, training=training_text, **settings, **options)
         results: list[Result] = [found]
         if set_text is not None:
-            results.append(hw.role_sets(loaded, found, set_text, **how))
+            results.append(hw.role_sets(loaded, found, set_text, **settings))
         if word_text is not None:
-            results.append(hw.lost_words(loaded, word_text, **how))
+            results.append(hw.lost_words(loaded, word_text, **settings))
         return results
 
-    work.do(run, partial(role_forecast, loaded, tested, sets=set_text, words=word_text, **asked))
+    work.do(
+        run, partial(role_forecast, loaded, role_text, sets=set_text, words=word_text, **options)
+    )
 
 
 def align(
@@ -414,7 +416,7 @@ def align(
     if found.better_than_own:
         loaded.alignment_heads = found.heads
     else:
-        work.progress.say("  The saved model names its own.")
+        work.progress.say("  The saved model keeps the alignment heads that it had.")
     loaded.save(save)
     work.progress.say(f"Wrote the model to {save}.")
 
@@ -462,7 +464,7 @@ def refuse_links(model: Model, links: Path | None) -> None:
 def pairs_of(
     model: str, text: str | list[str] | None, links: Path | None
 ) -> ParallelText | Text | LinkedText:
-    """The sentence pairs that were named, or the dev pairs of the study that the model is given by."""
+    """The sentence pairs that were named, or the dev pairs of the study whose folder is the model."""
     import headwise as hw
 
     if text:
@@ -486,6 +488,6 @@ def named_pairs(spec: str | list[str], links: Path | None) -> ParallelText | Tex
         return pairs if links is None else hw.LinkedText.read(pairs, links)
     if links is not None:
         raise HeadwiseError(
-            f"--links {links} was given with one side of a text: name both, whose words the links connect."
+            f"--links {links} was given with one side of a text: name both sides, because links connect their words."
         )
     return hw.Text.open(spec)

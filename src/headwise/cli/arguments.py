@@ -173,7 +173,7 @@ def text_words(text: list[str] | None) -> list[str]:
 
 
 def study_in(model: str) -> Run | None:
-    """The finished study whose folder stands for its model: it has texts of its own. None for any other model."""
+    """The finished study whose folder names its model: it has texts of its own. None for any other model."""
     place = Path(model)
     # Without model/ the study has not trained yet, and its folder stands for no model.
     if not (place / "plan.toml").is_file() or not (place / "model").is_dir():

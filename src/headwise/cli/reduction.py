@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 Method = Literal["gates", "top-k", "greedy"]
 
-# What is decided elsewhere: for how long pruning trains by the options of pruning, the type of numbers by --dtype.
+# Left out: the length of training, which the options of pruning set, and the type of numbers, which --dtype sets.
 PRUNE_OPTIONS = [
     *field_options("pruning", METHODS, without=["max_drop", "search"], first=["keep", "unit"]),
     *field_options("choice", {EVERY_METHOD: Choice}, first=["max_drop"]),
@@ -173,16 +173,16 @@ def prune_plan(
     # One model was asked for: then it is the choice, whatever it costs.
     # Greedy removal also has one measure by now: the default, or the one that was given.
     several_values = ("keep", "measure") if method == "greedy" else ("keep", "penalty")
-    asked = [value for name in several_values for value in goals.get(name, [])]
-    one = len(asked) == (2 if method == "greedy" else 1)
+    values = [value for name in several_values for value in goals.get(name, [])]
+    one_model = len(values) == (2 if method == "greedy" else 1)
     given = {
         "name": "prune",
         "seed": seed,
         "model": model,
         **tables,
         "pruning": goals,
-        "choice": tables.get("choice") or ({"max_drop": "any"} if one else {}),
-        # `headwise score` does that; who prunes waits for a model.
+        "choice": tables.get("choice") or ({"max_drop": "any"} if one_model else {}),
+        # `headwise score` does that; here it would only delay the pruned model.
         "scoring": {"measures": [], "pruned": []},
     }
     typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}

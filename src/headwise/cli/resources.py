@@ -52,8 +52,8 @@ def lab(
 ) -> None:
     """Switch heads off in the browser, and see the output change.
 
-    Type a sentence, see every head's attention, and what the model says without some heads. The folder of a study also
-    shows its scores, roles and pruned model. A speech model hears the recordings of a table, or those of its study.
+    MODEL may be the folder of a study: the lab then also shows its scores, roles and pruned model. A speech model hears the
+    recordings of a table, or those of its study.
     """
     # Before the model is loaded, which may take a minute.
     if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:

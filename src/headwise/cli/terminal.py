@@ -20,6 +20,7 @@ from headwise.heads import HeadMask
 from headwise.progress import write
 from headwise.qualities import BETTER, QUALITIES, WORSE, Number
 from headwise.report.format import probability_fact, size
+from headwise.result import plain_number
 from headwise.theme import TERMINAL
 
 if TYPE_CHECKING:
@@ -92,7 +93,3 @@ def valued(measure: str, reference: str, number: Number) -> Text:
             text = f"{text}{quality.unit}, {probability_fact(number.p)}"
             return Text(text, VERDICT_COLOURS.get(number.verdict(quality), ""))
     return Text(text)
-
-
-def plain_number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

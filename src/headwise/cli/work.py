@@ -68,7 +68,7 @@ class Work:
         show: Callable[[Console, Any], None] | None = None,
         next_command: Callable[[Any], Sequence[str]] | None = None,
     ) -> Sequence[Found]:
-        """Say what the work takes; unless that is all, do it, write the results and say them. Returns them. show: prints
+        """Print the forecast; unless this is a dry run, also run, write and print the results. Returns them. show: prints
         a result; by default its lines and pictures. next_command: the words to try next, from the first result."""
         if self.dry_run:
             if forecast is not None:
@@ -88,14 +88,14 @@ class Work:
             folder.write(contents, self.files)
         for result in results:
             (show or show_result)(self.progress.console, result)
-        main, *others = [name for name in self.files if name in contents]
-        self.progress.say(f"Wrote {', '.join([str(self.place / main), *others])}.")
+        first, *others = [name for name in self.files if name in contents]
+        self.progress.say(f"Wrote {', '.join([str(self.place / first), *others])}.")
         self.progress.say(memory_line())
         if next_command is not None:
             command = shlex.join(["headwise", *next_command(results[0])])
             self.progress.recommend("Next:", command)
         # The one line on standard output, for scripts; all else goes to the error stream.
-        typer.echo(str(self.place / main))
+        typer.echo(str(self.place / first))
         return results
 
 

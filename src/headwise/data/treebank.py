@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll import read_conllu
-from headwise.data.lines import existing_file, read_lines
+from headwise.data.lines import existing_file, is_file, read_lines
 from headwise.data.store import file_key, part_file, scratch_folder
 from headwise.errors import HeadwiseError
 
@@ -148,6 +148,18 @@ class Treebank:
                 f"There is no sentence in '{self.name}', only comments and blank lines."
             )
         return TreebankSize(**total)
+
+
+TreeFiles = str | PathLike[str] | Sequence[str | PathLike[str]]  # as `read_trees` takes them
+
+
+def read_trees(given: Any) -> Any:
+    """A treebank, of its file, or of a list of files that are there; anything else stays as it is."""
+    if isinstance(given, str | PathLike):
+        return Treebank.read(given)
+    if isinstance(given, list | tuple) and given and all(map(is_file, given)):
+        return Treebank.read(*given)
+    return given
 
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:

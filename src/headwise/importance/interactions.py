@@ -22,6 +22,7 @@ import pandas as pd
 
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
 from headwise.heads import Head, HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
@@ -43,31 +44,33 @@ MOST_PAIRED_HEADS = 128  # heads that are paired
 HeadPair = tuple[Head, Head]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Interactions(TableResult):
     """Pairs of heads that do the same work, or that work together.
 
-    table: one row a pair, columns INTERACTIONS, the strongest first. signature: how it was made.
+    table: one row per pair, columns INTERACTIONS, the strongest first. signature: how it was made.
     """
 
     FILES = ("interactions.csv", "interactions.json")
+    COLUMNS = INTERACTIONS
+    TOP = ("head", "other", "value", "low", "high")
 
     @property
     def measured(self) -> pd.DataFrame:
         """The pairs that were measured, not only screened."""
         return self.table[self.table["value"].notna()]
 
-    def __repr__(self) -> str:
-        return f"Interactions({len(self.measured)} of {len(self.table)} pairs measured)\n{self.measured}"
+    @property
+    def summary(self) -> str:
+        return f"{len(self.measured)} of {len(self.table)} pairs measured"
 
-    def _repr_html_(self) -> str:
-        html: str = self.measured.round(4).to_html(index=False, na_rep="")
-        return html
+    def ranked(self) -> pd.DataFrame:
+        return self.measured
 
     def lines(self) -> list[str]:
         """The strongest pairs."""
         lines = [
-            "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
+            "  Pairs of heads, what both cost together beyond what they cost alone (nats per token):"
         ]
         for row in self.measured.head(5).itertuples():
             heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
@@ -96,6 +99,7 @@ def interactions(
     """
     if type(count) is not int or count < 1:
         raise HeadwiseError(f"count is {count!r}: give the number of pairs to measure, at least 1.")
+    check_seed(seed)
     model = as_model(model)
     text = model.task.text_of(text)
     if not isinstance(text, AnyText):

@@ -151,7 +151,7 @@ def prune_greedily(
     scores = removal_scores(several(options.measure) or [model.task.usual_score])
     if len(scores) > 1:
         raise HeadwiseError(
-            f"prune: heads are removed in the order of one score, but '{options.measure}' stands for several."
+            f"prune: heads are removed in the order of one score, but '{options.measure}' names several."
         )
     full = HeadMask.full(model.heads)
 

@@ -75,7 +75,7 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """This process, one build at a time. Of several processes none may go on after a failure alone: it is raised."""
+    """This process, one build at a time. With several processes, none may go on after a failure alone: it is raised."""
 
     slots = 1
 
@@ -148,7 +148,7 @@ def run_builds(
                 unreported.append(end)
             after_build(build, outcome)
             # What was done when the builds were listed reveals no others.
-            if end.error is not None or (build.reveals and not build.was_done):
+            if end.error is not None or (build.may_add_steps and not build.was_done):
                 graph = checked_builds(list_builds())
                 skip(graph, outcome)
         else:

@@ -89,10 +89,10 @@ def forwards_of(build: Build) -> float:
         case FindWords():
             return min(lost_words.SENTENCES, dev) * heads.total / 2
         case Translate():
-            return dev * TRANSLATION * run.plan.search.beam
+            return run.counts.get(step.split, dev) * TRANSLATION * run.plan.search.beam
         case MeasureLosses():
             models = len(step.variants) + (step.whole(run) is None)
-            return dev * models * run.task.answer_forwards
+            return run.counts.get(step.split, dev) * models * run.task.answer_forwards
         case MeasureSavings():
             return dev * float(run.generates)
     return 0.0

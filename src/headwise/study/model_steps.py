@@ -40,7 +40,7 @@ class Train(
     name_format="train",
     distributed=True,
     reproducible=True,
-    reveals=True,
+    may_add_steps=True,
 ):
     """Train the model of the plan, or copy the given one, to model/."""
 
@@ -213,7 +213,7 @@ class Prune(
     name_format="prune/{0.variant.name}",
     distributed=True,
     reproducible=True,
-    reveals=True,
+    may_add_steps=True,
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 

@@ -64,7 +64,7 @@ class Study:
         self.given = lru_cache(first.load_given)  # for a look before any work
 
     def __call__(self, build: Build) -> None:
-        """Make one build. Of several processes the main one alone makes what is not shared."""
+        """Make one build. With several processes, the main one alone makes what is not shared."""
         run = self.runs[build.run.name]
         if build.step.distributed:
             run.get_or_make(build.step)
@@ -150,7 +150,7 @@ def run_study(
     only: stop after this stage (one of STAGES). report: called at the end with the folder. workers: "ray" shares the
     steps out to Ray's workers; threads: of every step. memory: a model and texts that are not read from files.
 
-    Of several processes (started by `torchrun` or `accelerate launch`) all train, score and prune; the main one does the
+    With several processes (started by `torchrun` or `accelerate launch`) all train, score and prune; the main one does the
     rest. A step that fails does not stop the others; at the end HeadwiseError says what failed. Raises HeadwiseError for
     a folder that another plan was run in.
     """
@@ -273,7 +273,7 @@ def write_reports(study: Study, report: ReportWriter) -> None:
 
 def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     """Remove the weights of pruned models but the chosen one's, which are made again where they are gone."""
-    variants = schedule.variants()
+    variants = schedule.find_variants()
     chosen = run.store.record("choose")["result"]["chosen"]
     for variant in variants:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():

@@ -212,7 +212,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     finally:
         for tensor, dtype in half.items():
             tensor.data = tensor.data.to(dtype)
-            # Of another type than the weight now.
+            # It has another type than the weight now.
             tensor.grad = None
 
 
