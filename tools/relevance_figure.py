@@ -8,6 +8,7 @@ Firefox's English-Portuguese model on its own translations of examples/pud.en.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import vl_convert
 
@@ -48,8 +49,7 @@ def main() -> None:
             },
             "legend": {"orient": "bottom", "gradientLength": 130, "tickCount": 3},
         }
-        layer = {"field": "layer", "type": "ordinal", "sort": order, "title": None}
-        layer["axis"] = {} if measure == next(iter(MEASURES)) else None
+        names: dict[str, Any] | None = {} if measure == next(iter(MEASURES)) else None
         panels.append(
             {
                 "title": title,
@@ -59,7 +59,13 @@ def main() -> None:
                 "mark": "rect",
                 "encoding": {
                     "x": {"field": "head", "type": "ordinal", "axis": {"labelAngle": 0}},
-                    "y": layer,
+                    "y": {
+                        "field": "layer",
+                        "type": "ordinal",
+                        "sort": order,
+                        "title": None,
+                        "axis": names,
+                    },
                     "color": ink,
                 },
             }
