@@ -49,7 +49,8 @@ def main() -> None:
             },
             "legend": {"orient": "bottom", "gradientLength": 130, "tickCount": 3},
         }
-        names: dict[str, Any] | None = {} if measure == next(iter(MEASURES)) else None
+        layer: dict[str, Any] = {"field": "layer", "type": "ordinal", "sort": order, "title": None}
+        layer["axis"] = {} if measure == next(iter(MEASURES)) else None
         panels.append(
             {
                 "title": title,
@@ -59,13 +60,7 @@ def main() -> None:
                 "mark": "rect",
                 "encoding": {
                     "x": {"field": "head", "type": "ordinal", "axis": {"labelAngle": 0}},
-                    "y": {
-                        "field": "layer",
-                        "type": "ordinal",
-                        "sort": order,
-                        "title": None,
-                        "axis": names,
-                    },
+                    "y": layer,
                     "color": ink,
                 },
             }

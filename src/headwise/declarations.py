@@ -22,7 +22,7 @@ from functools import cached_property
 from importlib import import_module, metadata
 from typing import Any, Generic, TypeVar
 
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, shown_value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -143,7 +143,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         entries = self.entries
-        if name not in entries:
+        if not isinstance(name, str) or name not in entries:
             raise HeadwiseError(self.unknown(name))
         return entries[name]
 
@@ -157,7 +157,9 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
         return len(self.entries)
 
     def unknown(self, name: str, *, others: tuple[str, ...] = ()) -> str:
-        """A sentence about a name that is not in the table. others: further names that were possible."""
+        """A sentence about a name that the table lacks. others: further names that were possible."""
+        if not isinstance(name, str):
+            return f"{shown_value(name)} names no {self.word}: give a string, such as '{next(iter(self))}'."
         guess = did_you_mean(name, [*self.entries, *others])
         if "," in name:
             guess = ": name one at a time"

@@ -38,7 +38,7 @@ def test_what_a_study_says_at_its_end(whole: Path, swept: FinishedRun) -> None:
     assert ended.verdict == "not distinguishable"
     assert any("BLEU to the untouched full model: 38.21" in fact for fact in ended.facts)
     assert ended.model is not None and list(ended.layouts) == [ended.model.name]
-    assert ended.next_lines[-1].endswith(f"headwise translate {ended.model}")
+    assert ended.next_commands[-1][1].endswith(f"headwise translate {ended.model}")
     # pruning that costs more than equal further training
     assert outcome(swept.folder).verdict == "worse"
 

@@ -13,6 +13,9 @@ import torch
 from headwise.attention import evaluating
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
+from headwise.grid import HeadGrid
+from headwise.heads import HeadMap
 from headwise.importance.ablation import ABLATIONS, ablate
 from headwise.importance.corrupted_outputs import swapped
 from headwise.importance.passes import refuse_unscorable
@@ -43,7 +46,7 @@ EFFECTS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Effects(TableResult):
     """What a change of each head does.
 
@@ -53,13 +56,20 @@ class Effects(TableResult):
     """
 
     FILES = ("effects.csv", "effects.json")
+    COLUMNS = EFFECTS
+    TOP = ("head", "value", "low", "high", "p")
 
-    def __repr__(self) -> str:
-        return f"Effects({len(self.table)} heads, {self.signature['measure']})\n{self.table}"
+    @property
+    def summary(self) -> str:
+        return f"{len(self.table)} heads, {self.signature['measure']}"
 
-    def _repr_html_(self) -> str:
-        html: str = self.table.round(4).to_html(index=False, na_rep="")
-        return html
+    def ranked(self) -> pd.DataFrame:
+        return self.table.sort_values("value", ascending=False, kind="stable")
+
+    def grids(self) -> list[HeadGrid]:
+        name = self.signature["measure"]
+        heads = HeadMap(**self.signature["heads"])
+        return [HeadGrid.of_scores(heads, self.table.assign(measure=name), name)]
 
 
 def effects(
@@ -86,6 +96,7 @@ def effects(
         raise HeadwiseError(
             f"effects changes the output of heads, which '{measure}' does not: choose {', '.join(ABLATIONS)}."
         )
+    check_seed(seed)
     model = as_model(model)
     batches = model.task.batches(text)
     refuse_unscorable(model, [measure], batches)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from headwise.declarations import Declaration, Declarations
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown_value
 
 MeasureNeed = Literal[
     "text", "loss", "attention", "words", "weights", "counterparts", "translations"
@@ -138,15 +138,20 @@ measure = Declarations(
 )
 
 
-def resolve_measures(names: Iterable[str]) -> list[str]:
+def resolve_measures(names: Iterable[str | Measure]) -> list[str]:
     """Measures by their full names: `lrp` and `ablation` stand for one of their family, `all` for all but the dearest.
 
-    Raises HeadwiseError for a name that is not declared.
+    Raises HeadwiseError for a name that is not declared, and what is no name.
     """
+    if not isinstance(names, Iterable):
+        raise HeadwiseError(
+            f"The measures are {shown_value(names)}: give names, such as ['gradient', 'ablation']."
+        )
     entries = measure.entries
     shorts = {entry.short: name for name, entry in entries.items() if entry.short}
     resolved: list[str] = []
-    for given in names:
+    for named in names:
+        given = named.name if isinstance(named, Measure) else named
         if given == ALL_MEASURES:
             resolved += [name for name, entry in entries.items() if entry.in_all]
         elif given in shorts:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from headwise.attention import AttentionCall, evaluating
-from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError
+from headwise.data.treebank import Treebank, TreeFiles, read_trees
+from headwise.errors import HeadwiseError, shown_value
 from headwise.heads import Head
 from headwise.lab.details import (
     given_model,
@@ -54,7 +54,7 @@ from headwise.lab.sentence import (
     sentences_to_pick,
     trees_of,
 )
-from headwise.loading import load
+from headwise.loading import AnyModel, as_model, load
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.report.glossary import glossary, relations
@@ -196,9 +196,9 @@ class Session:
     @classmethod
     def open(
         cls,
-        model: Model | str | PathLike[str],
+        model: AnyModel,
         device: str = "cpu",
-        treebank: Treebank | None = None,
+        treebank: Treebank | TreeFiles | None = None,
         text: Sequence[str] = (),
         audio: str | PathLike[str] | None = None,
     ) -> Self:
@@ -209,9 +209,13 @@ class Session:
         pick. Without any sentence, those of the embedded corpus (English) can be picked. audio: of
         a speech model, the table of its recordings.
         """
-        run = None if isinstance(model, Model) else run_of(str(model))
+        run = None
+        if isinstance(model, str | PathLike):
+            run = run_of(fspath(model))
+            full = load(fspath(model), device)
+        else:
+            full = as_model(model)
         pruned = pruned_model(run) if run else None
-        full = model if isinstance(model, Model) else load(str(model), device)
         small = load(pruned, device) if pruned else None
         if full.task.reads_audio or audio:
             if full.task.reads_audio and (treebank or text):
@@ -228,10 +232,15 @@ class Session:
             return session
         of_run = run_sentences(run, type(full.task)) if run else []
         examples = {"Your text": list(text), "The run's text": of_run}
-        if treebank is None and run:
-            treebank = run_treebank(run.folder)
-        if treebank:
-            trees = trees_of(treebank)
+        bank = read_trees(treebank)
+        if bank is None and run:
+            bank = run_treebank(run.folder)
+        if bank is not None and not isinstance(bank, Treebank):
+            raise HeadwiseError(
+                f"The treebank is {shown_value(bank)}: give hw.Treebank.read(…), or its file."
+            )
+        if bank:
+            trees = trees_of(bank)
             listed = {*examples["Your text"], *examples["The run's text"]}
             examples["With dependencies"] = sentences_to_pick(trees, without=listed)
         else:

@@ -33,7 +33,7 @@ from headwise.report.head_rows import heads_in, of_kind, of_measure, values_by_h
 from headwise.report.kept_heads import PAPERS, by_layer
 from headwise.report.models import OTHERS, ModelRow, change_text, measured, tested_text
 from headwise.report.page import Table, section, table
-from headwise.report.quality_curves import pair_points, pairs_panel
+from headwise.report.quality_curves import run_points, runs_panel
 from headwise.report.role_tables import reads_text, with_categories
 from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import does_not_translate
@@ -100,7 +100,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
     panels: list[Panel] = []
     for kinds in ((ENCODER,), KINDS):
         ours = run.models[run.models.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
-        points = pair_points(ours, run.quality, run.split)
+        points = run_points(ours, run.quality, run.split)
         if not points:
             continue
         # No table has the full model's difference to itself, where each line begins.
@@ -112,7 +112,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
             points.append({"data": line, "kept": share, "value": row["change"], "heads": heads})
         title = capital(models.heads_name(kinds))
         data = list(dict.fromkeys(str(point["data"]) for point in points))
-        panels.append(pairs_panel(pd.DataFrame(points), data, title, run.quality, run.split))
+        panels.append(runs_panel(pd.DataFrame(points), data, title, run.quality, run.split))
     if not panels:
         return None
     return Figure(

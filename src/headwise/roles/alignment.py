@@ -352,6 +352,13 @@ class LinkedText:
     def name(self) -> str:
         return self.text.name
 
+    def head(self, count: int) -> LinkedText:
+        """The first pairs, with their links."""
+        return LinkedText(self.text.head(count), self.gold[:count], self.file)
+
+    def __repr__(self) -> str:
+        return f"LinkedText({self.name!r}, rows={len(self.text):,}, links={self.file!r})"
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self.text)
 

@@ -68,7 +68,7 @@ Offsets = Mapping[
 ]  # by head, where its pattern looks: tokens from the query; ±inf: the last or first token
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RoleSets(TableResult):
     """What the heads of each role do together.
 
@@ -79,6 +79,17 @@ class RoleSets(TableResult):
     """
 
     FILES = ("sets.csv", "sets.json")
+    COLUMNS = SETS
+    TOP = ("kind", "role", "change", "value", "low", "high")
+
+    @property
+    def summary(self) -> str:
+        sets = self.table[["kind", "role"]].drop_duplicates()
+        return f"{len(sets)} sets of heads"
+
+    def ranked(self) -> pd.DataFrame:
+        """Of each role, the whole set."""
+        return self.table.drop_duplicates(["kind", "role", "change"])
 
     def lines(self) -> list[str]:
         """A line for each role, and its pattern behind it."""
@@ -86,10 +97,7 @@ class RoleSets(TableResult):
             return ["  No head has a role: there are no heads of one role to switch off together."]
         made = f"; {self.signature['made']}" if self.signature["made"] else ""
         lines = [f"  Heads of one role, together (nats per token{made}):"]
-        several = self.table.drop_duplicates(
-            ["kind", "role", "change"]
-        )  # the whole set comes first
-        for (kind, role), rows in several.groupby(["kind", "role"], sort=False):
+        for (kind, role), rows in self.ranked().groupby(["kind", "role"], sort=False):
             said = []
             for row in rows.to_dict("records"):
                 found = (

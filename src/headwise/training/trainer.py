@@ -468,9 +468,9 @@ def converge(
 
 
 def bfloat16(dtype: str, device: str) -> bool:
-    """Whether to compute in bfloat16: `bf16`, or `auto` on a processor with native bfloat16 products."""
+    """Whether to compute in bfloat16: `bfloat16`, or `auto` on a processor with native bfloat16 products."""
     if dtype != "auto":
-        return dtype == "bf16"
+        return dtype == "bfloat16"
     # A CPU without these instructions emulates bfloat16, far slower than float32.
     if device == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())
