@@ -134,7 +134,7 @@ def outcome_line(run: FinishedRun, model: ModelRow) -> str:
     from headwise.report.models import measured
 
     facts = [f"{model['kept']} of {model['total']} heads left"]
-    sizes = {"memory": "of weights", "cache_bytes": "of cache a token"}
+    sizes = {"memory": "of weights", "cache_bytes": "of cache per token"}
     for measure, what in {"parameters": "parameters", **sizes}.items():
         if number := measured(model, measure).value:
             write = size if measure in sizes else quantity

@@ -98,7 +98,7 @@ def interaction_map(pairs: pd.DataFrame) -> Figure:
     return Figure(
         name="interactions",
         title="What two heads cost together, beyond what both cost alone",
-        note="thousandths of a nat a token · above 0: they do the same work · below 0: they need each other"
+        note="thousandths of a nat per token · above 0: they do the same work · below 0: they need each other"
         " · framed: measured, p ≤ 0.05 of all pairs together",
         panels=[Panel(chart, "pairs", width, narrowest=60 + 6 * size, widest=110 + width)],
     )
