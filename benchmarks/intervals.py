@@ -21,6 +21,7 @@ import argparse
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,9 +35,16 @@ from headwise.importance.curves import Curve, area_rows, curve_steps
 from headwise.importance.faithfulness import agreement
 from headwise.importance.ranks import spearman
 from headwise.importance.sums import SentenceSums
-from headwise.qualities import ACCURACY, BLEU, PERPLEXITY, SIMILARITY
+from headwise.qualities import ACCURACY, BLEU, PERPLEXITY, SIMILARITY, WORD_ERROR_RATE
+from headwise.report.comparison import difference_of_changes
 from headwise.roles.probe import value_interval
-from headwise.statistics import auroc_interval, over_seeds, rank_interval, t_margin
+from headwise.statistics import (
+    auroc_interval,
+    over_seeds,
+    rank_interval,
+    ratio_interval,
+    t_margin,
+)
 
 UNITS = (2, 3, 5, 10, 30, 200)
 COLUMNS = 50  # heads that share the lengths of one text
@@ -252,6 +260,7 @@ def ranked_pairs(random: Random, units: int) -> Answers:
         np.ones(units),
         np.arange(units)[:, None],
         right,
+        np.empty((0, 2), int),
     )
 
 
@@ -366,6 +375,51 @@ def seeds_alone(random: Random, units: int, texts: int) -> Simulated:
     return Simulated(mean - margin, mean + margin, 0.0)
 
 
+def ratios(random: Random, units: int, texts: int) -> Simulated:
+    """Errors a word, of which sentences have some: `ratio_interval`, as of alignment, confirmed roles and sets of heads."""
+    parts = []
+    for number in in_rounds(texts):
+        counts = np.broadcast_to(words(random, units)[:, None], (units, COLUMNS))
+        hard = random.gamma(2, 0.5, (units, COLUMNS))
+        wrong = counts * hard * random.gamma(2, 0.5, (units, COLUMNS))
+        parts.append(ratio_interval(wrong, counts, wrong.sum(0) / counts.sum(0), number))
+    return together(parts, 1.0)
+
+
+def heard(random: Random, units: int) -> Answers:
+    """How many words of recordings a model hears wrong: 15 %, of some recordings more."""
+    spoken = random.integers(5, 20, units)
+    wrong = random.binomial(spoken, random.beta(0.75, 4.25, units))
+    stats = np.stack([wrong, spoken], 1)[:, None].astype(float)
+    return Answers({WORD_ERROR_RATE: ""}, stats, spoken.astype(float))
+
+
+def ranked_twice(random: Random, units: int) -> Answers:
+    """Two models that rank rows of a table equally well."""
+    right = random.normal(size=units)
+    noise = (1 - CORRELATED**2) ** 0.5 * random.normal(size=(units, 2))
+    found = CORRELATED * right[:, None] + noise
+    rows = np.arange(units)[:, None]
+    nearest = np.empty((0, 3), int)
+    return Similarities({SIMILARITY: ""}, found[:, :, None], np.ones(units), rows, right, nearest)
+
+
+def two_runs(random: Random, units: int, texts: int) -> Simulated:
+    """What pruning changes in one run and in another, on a text each: `difference_of_changes`."""
+    parts = []
+    for number in range(texts):
+        runs: list[Any] = []
+        for _ in range(2):
+            led = ("full", losses(random, units).change(1, 0, number))
+            runs.append(
+                (SimpleNamespace(split="test", leading_change=lambda _, led=led: led), None)
+            )
+        both = difference_of_changes(*runs)
+        ends = (np.nan, np.nan) if both is None else (both[0].low, both[0].high)
+        parts.append((np.array(ends[0]), np.array(ends[1])))
+    return together(parts, 0.0)
+
+
 def unchanged() -> float:
     """The true change of two models of one quality."""
     return 0.0
@@ -411,6 +465,10 @@ INTERVALS = (
     Interval("", "as far apart as texts", seeds(1.0), 0.5),
     Interval("", "three times as far", seeds(3.0), 0.5),
     Interval("over seeds alone", "normal", seeds_alone),
+    Interval("ratios: alignment, confirmed roles, sets", "skewed errors", ratios),
+    Interval("word error rate", "0.15", of_answers(heard, lambda: 15.0)),
+    Interval("change of similarity", "", of_answers(ranked_twice, unchanged, change=True), 0.1),
+    Interval("difference of two runs", "perplexity", two_runs, 0.1),
 )
 
 

@@ -33,12 +33,14 @@ from typer.main import get_command
 
 import headwise
 import test_fuzz as fuzz
+from engines.pruned import language_model, uneven
 from headwise import cli
 from headwise.errors import HeadwiseError
 from headwise.heads import HeadMask
 from headwise.progress import Progress
 from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module
+from marian import toolkit_models
 from study.studies import TINY, again, different, numbers, plan_of
 from study.test_damage import DAMAGES, after_damage, files_of
 from study.test_kills import POINTS, kill
@@ -251,6 +253,8 @@ def with_settings(cases: Sequence[list[str]]) -> Attempt:
 
 # Command lines, with damaged words, options and models
 
+EXPORTS = ("gguf", "ct2", "onnx", "torch")  # what is checked of other engines
+
 
 def command_lines(shop: Path) -> list[list[str]]:
     """Good ones, whose work takes a second or less."""
@@ -259,8 +263,10 @@ def command_lines(shop: Path) -> list[list[str]]:
     )
     said, prompts = str(shop / "said.csv"), str(shop / "prompts.tsv")
     text, tsv, trees = (str(shop / name) for name in ("lines.txt", "pairs.tsv", "trees.conllu"))
-    run, plan = str(shop / "run"), str(shop / "plan.toml")
+    run, plan, marian = str(shop / "run"), str(shop / "plan.toml"), str(shop / "marian")
+    checked = [["check", str(shop / name), "--original", str(shop / "llama")] for name in EXPORTS]
     return [
+        *checked,
         ["score", lm, "--text", text, "--measure", "confidence", "--measure", "gradient"],
         ["score", bert, "--text", text, "--measure", "entropy", "--seed", "1"],
         ["score", mt, "--text", tsv, "--measure", "gradient", "--judge"],
@@ -276,6 +282,13 @@ def command_lines(shop: Path) -> list[list[str]]:
         ["families", "llama"],
         ["check", small, "--original", lm],
         ["check", lm],
+        ["check", marian],
+        ["score", marian, "--text", tsv, "--measure", "confidence"],
+        ["export", marian, "--to", "marian"],
+        ["evaluate", bert, "--text", text, "--dry-run"],
+        ["align", lm, "--prompt", "Translate", "--text", tsv],
+        ["roles", lm, "--text", text],
+        ["prune", lm, "--text", text, "--dev", text, "--max-drop", "5"],
         ["match", lm, lm, "--text", text],
         ["score", lm, "--text", prompts, "--measure", "attribution.counterpart"],
         ["score", hears, "--audio", said, "--measure", "confidence"],
@@ -304,6 +317,7 @@ def options_of(command: str) -> list[str]:
     return [name for option in found.params for name in option.opts if name.startswith("--")]
 
 
+DAMAGED = ("lm", "mt", "bert", "small", "hears", "run", "marian", *EXPORTS)
 CHANGES = ("value", "value", "option", "option", "model", "model", "model", "word", "lost", "twice")
 
 
@@ -331,7 +345,8 @@ def command_jobs(seed: int, shop: Path) -> Iterator[Job]:
                 name = chance.choice(options_of(words[0]) or ["--nope"])
                 words += [name, chance.choice([*hostile, "1", "2", "cpu", "gradient"])]
             elif change == "model":
-                damaged = chance.choice(("lm", "mt", "bert", "small", "hears", "run"))
+                named = [name for name in DAMAGED if str(shop / name) in words]
+                damaged = chance.choice(named or DAMAGED)
         yield Job(1, shlex.join(words)[:500], command(words, shop, damaged, f"{seed} {number}"))
 
 
@@ -470,6 +485,11 @@ def make_shop(shop: Path) -> list[str]:
     for name, model in models.items():  # as others save theirs: without the sums that show damage
         model.hf.save_pretrained(shop / name)
         model.tokenizer.save_pretrained(shop / name)
+    llama = language_model("llama")
+    llama.save(shop / "llama")
+    for engine in EXPORTS:
+        headwise.export(uneven(llama), engine, shop / engine, say=lambda note: None)
+    toolkit_models.write(shop / "marian", toolkit_models.options())
     recordings(shop, 3)
     (shop / "prompts.tsv").write_bytes(fuzz.PROMPTS)
     (shop / "lines.txt").write_text("\n".join(sentences(24, 0)) + "\n")
@@ -491,7 +511,7 @@ def preload(shop: Path, room: Path) -> None:
     for samples, read in fuzz.READERS.values():
         if read is not fuzz.read_words:
             read(samples[0], room)
-    for name in ("lm", "mt", "bert", "small", "hears"):
+    for name in ("lm", "mt", "bert", "small", "hears", "marian"):
         headwise.load(shop / name)
 
 

@@ -220,7 +220,8 @@ def ranked(table: bool = False) -> Similarities:
     cosines = (true[:, None] + noise)[:, :, None]
     weights = np.ones(len(np.unique(members)))
     reference = random.normal(size=len(members)) if table else cosines[:, 0, 0]
-    return Similarities({SIMILARITY: "ranks"}, cosines, weights, members, reference)
+    nearest = np.empty((0, 4), int)
+    return Similarities({SIMILARITY: "ranks"}, cosines, weights, members, reference, nearest)
 
 
 @pytest.mark.parametrize("table", [False, True])

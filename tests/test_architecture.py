@@ -54,6 +54,7 @@ ORDER = [
     "engines",
     "study",
     "report",
+    "opened_run",
     "hub",
     "lab",
     "speech",

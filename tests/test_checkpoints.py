@@ -112,8 +112,8 @@ def test_syntactic_heads_are_counted_as_one_would_by_hand(
     answers = sums["encoder-self", 0]
     for relation, count in asked.items():
         column = answers.columns[f"syntactic.{relation}.to-governor"]
-        assert answers.whole("counts")[:, column].sum() == count
+        assert answers.array("counts")[:, column].sum() == count
         for layer in range(6):
-            found = answers.whole(layer)[..., column].sum(0)
+            found = answers.array(layer)[..., column].sum(0)
             by_hand = [right[relation, layer, head] for head in range(12)]
             assert found == pytest.approx(by_hand, abs=1)  # two words may have equal attention

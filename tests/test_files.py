@@ -126,6 +126,26 @@ def test_a_path_made_otherwise_is_seen(text: str) -> None:
     assert not list(joins("folder / 'fixed' / WEIGHTS, left / total, below(folder, name) / 'x'"))
 
 
+OWN_JSON = {  # what we wrote, or tables with sentences of their own (test_fuzz.py)
+    "folders.py",
+    "heads.py",
+    "data/catalogue.py",
+    "study/results.py",
+    "training/trainer.py",
+}
+
+
+def test_json_of_other_hands_is_read_by_read_json() -> None:
+    """Which turns every damage into a sentence, nesting without an end too."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            call = ast.unparse(node) if isinstance(node, ast.Call) else ""
+            if call.startswith("json.loads(") and (".read_text(" in call or ".read_bytes(" in call):
+                found.add(str(path.relative_to(SOURCE)))
+    assert found == OWN_JSON
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_a_name(name: str, tmp_path: Path) -> None:
     assert is_name(name) and is_inside(f"{name}/{name}") and checked_name(name, "here") == name

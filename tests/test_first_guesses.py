@@ -6,17 +6,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers
 from datasets import Dataset
+from huggingface_hub.utils import are_progress_bars_disabled
 from transformers import GPT2LMHeadModel
 
 import headwise as hw
 from headwise.data.embedded import write_treebank
+from headwise.progress import without_bars
 from refusals import refuses
 from tasks.askers import asker, lines, pairs, sentences
 from tasks.test_classifiers import classifier, drawn
+
+
+class Frame:
+    """As far as it is asked, a table of polars, which tests do without."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: [row[name] for row in self.rows] for name in self.rows[0]}
 
 
 def text_cases(folder: Path) -> dict[str, tuple[hw.Model, Any, Any]]:
@@ -33,6 +50,9 @@ def text_cases(folder: Path) -> dict[str, tuple[hw.Model, Any, Any]]:
         "texts and labels": (classifier(), labelled, list(labelled)),
         "a tuple": (asker("gpt2"), lines(12), tuple(sentences(12, 0))),
         "a column": (asker("gpt2"), lines(12), pd.Series(sentences(12, 0))),
+        "an array": (asker("gpt2"), lines(12), np.array(sentences(12, 0))),
+        "a table of polars": (asker(), pairs(12), Frame(pairs(12).dataset.to_list())),
+        "a slice": (asker("gpt2"), lines(12), lines(12).dataset[:12]),
         "lists of two": (asker(), pairs(12), [list(pair) for pair in pairs(12)]),
         "two files": (asker(), both, [folder / "a.txt", str(folder / "b.txt")]),
         "named rows": (asker(), pairs(12), pairs(12).dataset.to_list()),
@@ -45,7 +65,15 @@ def text_cases(folder: Path) -> dict[str, tuple[hw.Model, Any, Any]]:
 
 CASES = (
     *("a file", "a path", "sentences", "pairs", "texts and labels", "a tuple", "a column"),
-    *("lists of two", "two files", "named rows", "a table"),
+    *(
+        "lists of two",
+        "two files",
+        "named rows",
+        "a table",
+        "an array",
+        "a table of polars",
+        "a slice",
+    ),
     *("a data set", "a data set of pairs", "a data set of labels"),
 )
 
@@ -118,6 +146,42 @@ def test_heads_are_removed_by_name() -> None:
     assert model.remove(top).layout == hw.HeadMask.full(model.heads).without(top)
 
 
+def test_heads_are_rows_of_any_table() -> None:
+    model = asker("gpt2")
+    rows = [
+        {"kind": "decoder-self", "layer": 0, "head": 1},
+        {"kind": "decoder-self", "layer": 1, "head": 2},
+    ]
+    wanted = model.heads.named(["L0H1", "L1H2"])
+    for given in (Frame(rows), pd.DataFrame(rows), rows, np.array([[0, 1], [1, 2]])):
+        assert model.heads.named(given) == wanted
+
+
+def test_measures_are_named_by_their_rows_too() -> None:
+    model, text = asker("gpt2"), lines(12)
+    named = hw.score(model, text, "gradient").table
+    for given in (hw.measure["gradient"], [hw.measure["gradient"]], {"gradient"}):
+        pd.testing.assert_frame_equal(hw.score(model, text, given).table, named)  # type: ignore[arg-type]
+
+
+def test_a_model_is_loaded_and_saved_without_bars_of_other_libraries(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.enable_progress_bar()
+    try:
+        asker("gpt2").save(tmp_path / "model")
+        hw.load(tmp_path / "model", "cpu", dtype=torch.float32)
+        assert "%" not in capfd.readouterr().err
+        assert transformers.logging.is_progress_bar_enabled()
+        assert not are_progress_bars_disabled()
+        with without_bars():
+            assert not are_progress_bars_disabled(), "a download shows itself"
+    finally:
+        if not before:
+            transformers.logging.disable_progress_bar()
+
+
 def test_a_model_of_transformers_needs_no_name() -> None:
     model = asker("gpt2")
     assert hw.Model(model.hf, model.tokenizer).name == "GPT2LMHeadModel"
@@ -129,6 +193,10 @@ def test_the_table_of_measures_names_them() -> None:
 
 def translations() -> Dataset:
     return Dataset.from_list([{"translation": {"en": "a", "fr": "b"}}])
+
+
+def trees(folder: Path) -> Path:
+    return write_treebank(folder / "dev.conllu", 20)
 
 
 def without_a_name() -> None:
@@ -154,7 +222,68 @@ def without_a_name() -> None:
         ),
         (lambda f: hw.score(asker("gpt2"), pairs(3).dataset), "rename its columns to text"),
         (lambda f: hw.score(asker("gpt2"), "gone.txt"), "There is no file 'gone.txt'"),
-        (lambda f: hw.score(asker("gpt2"), []), "A list was given in place of text"),
+        (lambda f: hw.score(asker("gpt2"), []), "[] was given in place of text"),
+        # Another order, and another thing in place of a model
+        (lambda f: hw.score(lines(3), asker("gpt2")), "in place of a model: give what hw.load"),
+        (lambda f: hw.score(asker("gpt2").tokenizer, lines(3)), "in place of a model"),
+        (lambda f: hw.Model(asker("gpt2").tokenizer), "in place of a transformers model"),
+        (lambda f: hw.Model(asker("gpt2").hf, "lm"), "'lm' was given in place of a tokenizer"),
+        (lambda f: hw.discover(asker("gpt2")), "in place of a transformers model: give … its .hf"),
+        (lambda f: hw.HeadMask.full(asker("gpt2")), "in place of a map of heads: give model.heads"),
+        (lambda f: hw.check(asker("gpt2")), "in place of a file or a folder"),
+        (lambda f: hw.report(hw.HeadMap({})), "in place of a file or a folder"),
+        (lambda f: hw.report(None), "None was given in place of a file or a folder"),
+        (lambda f: asker("gpt2").save(None), "None was given in place of a file or a folder"),
+        (lambda f: hw.load(f, device=0), "The device 0 was asked for"),
+        (lambda f: asker("gpt2")("a b"), "was given 'a b', and reads tensors"),
+        (lambda f: asker("gpt2").generate("a b"), "**model.tokenizer("),
+        # Text
+        (lambda f: hw.Text.from_lines("a b"), "One string was given, 'a b': give a list"),
+        (lambda f: hw.Text.from_lines([1, 2]), "Row 1 is 1: give a string for each row"),
+        (lambda f: hw.Text.from_lines(5), "Rows are 5: give a list"),
+        (lambda f: hw.Text.read(["a b"]), "['a b'] was given in place of a file or a folder"),
+        (lambda f: hw.ParallelText.from_pairs(["a b"]), "Row 1 is 'a b': give (source, target)"),
+        (lambda f: hw.LabelledText.from_rows(["a b"]), "give (text, label)"),
+        (lambda f: hw.LabelledText.from_rows([("a b", None)]), "Row 1 is ('a b', None)"),
+        (lambda f: hw.PromptPairs.from_rows([("a", "b")]), "(clean, corrupted, answer, wrong_ans"),
+        (lambda f: hw.SentencePairs.from_rows([("a", "b")]), "give (text, other, score)"),
+        (lambda f: hw.Treebank.read([f]), "in place of a file or a folder"),
+        (lambda f: asker().translate([1]), "translate was given 1 in place of a sentence"),
+        (lambda f: hw.roles(asker("bert"), trees(f), training=3), "training is 3: give the text"),
+        # Options
+        (lambda f: hw.score(asker("gpt2"), lines(3), 3), "The measures are 3: give names"),
+        (lambda f: hw.score(asker("gpt2"), lines(3), [3]), "3 names no measure: give a string"),
+        (lambda f: hw.score(asker("gpt2"), lines(3), []), "No measure was named: give some"),
+        (
+            lambda f: hw.score(asker("gpt2"), lines(3), seed=-1),
+            "The seed is -1: give a whole number",
+        ),
+        (lambda f: hw.score(asker("gpt2"), lines(3), seed=None), "The seed is None"),
+        (
+            lambda f: hw.score(asker("gpt2"), lines(3), "ablation", time=60),
+            "'60': give a number and",
+        ),
+        (
+            lambda f: hw.score(asker("gpt2"), lines(3), progress=True),
+            "progress is True: give a func",
+        ),
+        (
+            lambda f: hw.prune(asker("gpt2"), lines(30), hw.Greedy(keep=3), seed="a"),
+            "The seed is 'a'",
+        ),
+        (lambda f: hw.prune(asker("gpt2"), lines(30), 0.5), "such as hw.Greedy(keep=0.5)"),
+        (
+            lambda f: hw.evaluate(asker(), pairs(3), search={"beam": 2}),
+            "give hw.Search(…), such as",
+        ),
+        (lambda f: hw.export(asker("gpt2"), 3, f / "out"), "3 names no engine: give a string"),
+        (lambda f: hw.effects(asker("gpt2"), lines(3), "ablation.zero", 3), "The receivers are 3"),
+        (lambda f: hw.masked(asker("gpt2"), {0: 1}).__enter__(), "{0: 1} names no head"),
+        (lambda f: hw.masked(asker("gpt2"), hw.measure).__enter__(), "names no head"),
+        (
+            lambda f: hw.capture(asker("gpt2").hf, asker("gpt2").discovery, hook=3).__enter__(),
+            "hook is 3",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_said(

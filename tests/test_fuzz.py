@@ -77,7 +77,7 @@ heads = 4
 [training]
 epochs = 2
 learning_rate = 1e-3
-dtype = "fp32"
+dtype = "float32"
 [scoring]
 measures = ["confidence", "lrp"]
 [[pruning]]
@@ -87,15 +87,17 @@ kinds = ["encoder-self", "cross"]
 [[pruning]]
 name = "b"
 method = "greedy"
-score = ["random"]
+measure = ["random"]
 keep = [4]
 [choice]
 max_drop = 0.5
 [search]
 length_penalty = 1.0
 """
-PAIRS = b'[data]\ntrain = ["$HOME/a.en", "~/a.fr"]\n[pairs.en-de]\ntrain = "datasets:a/b?split=c&source=en"\n'
+PAIRS = b'[data]\ntrain = ["$HOME/a.en", "~/a.fr"]\n[languages.en-de]\ntrain = "datasets:a/b?split=c&source=en"\n'
 HEADS = HeadMap({"encoder-self": (2, 3), "cross": (4, 0)}, {"encoder-self": (1, 3)})
+CIRCUIT = HeadMap({"decoder-self": (2, 2)})
+NAMES = b'[["decoder-self", 0, 1], [1, 0], "a0.h1", {"kind": "decoder-self", "layer": 1, "head": 1}, {"0": [1]}]'
 LAYOUT = json.dumps(HeadMask.full(HEADS).to_json(), indent=1).encode()
 WORDS = b"--keep 3\0--keep cross=3\0--penalty 0.01\0--max-drop any\0--kinds cross,encoder-self\0--set pruning.epochs=1"
 
@@ -268,6 +270,13 @@ def read_words(content: bytes, folder: Path) -> None:
     assert OUR_MISTAKE not in said.getvalue(), said.getvalue()
 
 
+def read_circuit(content: bytes, folder: Path) -> None:
+    """Heads as other tools name them, in JSON."""
+    with contextlib.suppress(ValueError, RecursionError):  # no JSON: not ours to say
+        given = json.loads(content)
+        assert all(head in CIRCUIT for head in CIRCUIT.named(given))
+
+
 def read_layout(content: bytes, folder: Path) -> None:
     mask = HeadMask.read(write(folder, "layout.json", content))
     assert HeadMask.from_json(json.loads(json.dumps(mask.to_json()))) == mask and repr(mask)
@@ -324,6 +333,7 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
         (b"blocks.0.attn.hook_z[..., 1]", b"a0.h1", b"decoder.0.attn.hook_z"),
         lambda content, folder: HeadMap({"decoder-self": (2,)}).named(text_of(content)),
     ),
+    "heads of a circuit": ((NAMES, b'{"head": "L1H0"}', b'"3.5"'), read_circuit),
     "labelled csv": (
         (LABELLED,),
         lambda content, folder: LabelledText.open(write(folder, "a.csv", content)),

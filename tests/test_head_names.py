@@ -109,7 +109,18 @@ class TestNames:
         assert ONE.named(given) == (Head("decoder-self", 1, 3),)
 
     @pytest.mark.parametrize(
-        "given", [3, None, ("decoder-self", "1", 3), HeadMask.full(ONE), [[3]]]
+        "given",
+        [
+            3,
+            None,
+            ("decoder-self", "1", 3),
+            HeadMask.full(ONE),
+            [[3]],
+            {"kind": "decoder-self"},
+            {"kind": [1], "layer": 1, "head": 3},
+            ([1], 1, 3),
+            {"a": 1},
+        ],
     )
     def test_what_names_none(self, given: Any) -> None:
         with pytest.raises(hw.HeadwiseError, match="names no head"):

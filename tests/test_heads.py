@@ -250,7 +250,7 @@ SIZES = '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}'
     ("name", "content", "message"),
     [
         ("heads.json", None, r"heads\.json cannot be opened \(No such file or directory\)\."),
-        ("heads.json", "{", r"heads\.json is not valid \(JSONDecodeError: .*Score the model again"),
+        ("heads.json", "{", r"heads\.json is not valid \(JSONDecodeError: .* again"),
         ("heads.json", '{"model": "tiny"}', r"heads\.json is not valid \(KeyError: 'heads'\)"),
         ("heads.json", "[" * 100_000, r"heads\.json is not valid \(RecursionError"),
         ("heads.json", SIZES, "number of heads is -8"),

@@ -50,7 +50,7 @@ def main(name: str, pruned: str, source: str, target: str, out: str) -> None:
     for label, model in (("whole", whole), ("pruned", hw.load(pruned))):
         with tempfile.TemporaryDirectory() as folder:
             written = Path(folder) / "written"
-            lines[label, ENGINE] = in_engine(model, whole.source, written, text.sources)
+            lines[label, ENGINE] = in_engine(model, whole.source, written, list(text.sources))
             lines[label, ROUNDED] = hw.load(written).translate(text.sources, beam=1)
         lines[label, HEADWISE] = model.translate(text.sources, beam=1)
         print(label, flush=True)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headwise.lab.notebook import lab
     from headwise.loading import load
     from headwise.model import Model, masked
+    from headwise.opened_run import Run
     from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
@@ -89,6 +90,7 @@ else:
         "heads": ("Head", "HeadMap", "HeadMask"),
         "loading": ("load",),
         "model": ("Model", "masked"),
+        "opened_run": ("Run",),
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
         "roles.lost_words": ("LostWords", "lost_words"),
@@ -176,6 +178,7 @@ __all__ = [
     "Check",
     "engine",
     "push",
+    "Run",
     "report",
     "compare",
     "animate",

@@ -15,8 +15,17 @@ from typing import Self
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.qualities import CHRF, LOSS, QUALITIES, SIMILARITY, Number, QualityMeasure
+from headwise.qualities import (
+    CHRF,
+    LOSS,
+    NEIGHBOURS,
+    QUALITIES,
+    SIMILARITY,
+    Number,
+    QualityMeasure,
+)
 from headwise.statistics import (
+    ENOUGH_SENTENCES,
     FEWEST_UNITS,
     centred_interval,
     draws,
@@ -28,6 +37,24 @@ from headwise.statistics import (
 )
 
 MOST_EXACT_UNITS = 10  # up to this number of differing units the test of a change is exact
+
+
+def too_short(split: str, number: int, over: str) -> str:
+    """A sentence for a text on which models can hardly be compared; empty where it is long enough.
+
+    over: what its units are called. Raises HeadwiseError for one of fewer than FEWEST_UNITS, which gives no interval.
+    """
+    has = f"The {split} text has {number} {over.removesuffix('s') if number == 1 else over}"
+    if number < FEWEST_UNITS:
+        raise HeadwiseError(
+            f"{has}, but intervals need {FEWEST_UNITS}, and a choice says little on fewer than {ENOUGH_SENTENCES}: give "
+            "more."
+        )
+    return (
+        f"{has}: too few to tell. Give at least {ENOUGH_SENTENCES}."
+        if number < ENOUGH_SENTENCES
+        else ""
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,11 +189,20 @@ class Similarities(Answers):
 
     It is no function of sums. stats: pairs x models x 1, cosines. weights: 1 for each unit. members: pairs x 2, the two
     sentences of a pair, which are the units; or pairs x 1, rows of a table. reference: the right ranking of the pairs:
-    the scores of a table, or the first model's cosines.
+    the scores of a table, or the first model's cosines. nearest: sentences x (1 + models), of a text: which other
+    sentence is nearest to each, in the first model and in every model; no rows of a table.
     """
 
     members: np.ndarray
     reference: np.ndarray
+    nearest: np.ndarray
+
+    def of(self, model: int) -> Self:
+        return replace(super().of(model), nearest=self.nearest[:, [0, 1 + model]])
+
+    def beside(self, *others: Answers) -> Self:
+        parts = [other.nearest[:, 1:] for other in others if isinstance(other, Similarities)]
+        return replace(super().beside(*others), nearest=np.hstack([self.nearest, *parts]))
 
     def is_same_text(self, other: Answers) -> bool:
         return isinstance(other, Similarities) and np.array_equal(self.members, other.members)
@@ -192,6 +228,12 @@ class Similarities(Answers):
         """A model that is compared with itself has no interval."""
         if self.is_reference(model):
             return Number(100.0)
+        if self.quality == NEIGHBOURS:
+            # The sentences that are searched are given, so each one is a trial of its own.
+            count = len(self.nearest)
+            kept = int((self.nearest[:, 1 + model] == self.nearest[:, 0]).sum())
+            low, high = (float(100 * end) for end in proportion_interval(kept, count))
+            return Number(100 * kept / count, low, high, units=count)
         number = super().number(model, seed)
         if number.low is None or number.high is None:
             return number
@@ -206,7 +248,7 @@ def read_answers(file: Path) -> Answers:
     """What `Answers.save` wrote."""
     with np.load(file) as archive:
         arrays = dict(archive)
-    known = {quality.name: quality for quality in (*QUALITIES, CHRF, LOSS)}
+    known = {quality.name: quality for quality in (*QUALITIES, CHRF, LOSS, NEIGHBOURS)}
     names = zip(arrays.pop("qualities").tolist(), arrays.pop("made").tolist(), strict=True)
     made = {known[name]: how for name, how in names}
     return Similarities(made, **arrays) if SIMILARITY in made else Answers(made, **arrays)

@@ -2,7 +2,7 @@
 
 An entry is a row of facts, with the home of the function that makes it. The command line, the time left, the judge,
 captions and the tables of the documentation read these facts without importing the function: `--help` and a mistyped
-name must answer without torch. Our own rows stand in one module of their package:
+name must answer without torch. Our own rows are in one module of their package:
 
     measure.row("gradient", home="gradient:gradient_measures", caption="how the loss moves as …")
 
@@ -22,7 +22,7 @@ from functools import cached_property
 from importlib import import_module, metadata
 from typing import Any, Generic, TypeVar
 
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, shown_value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -95,7 +95,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def add(self, declared: Entry) -> None:
         """Add an entry. Raises HeadwiseError for a name that another function has."""
-        # Of a package of ours without a table, whose modules decorate.
+        # A package of ours without a table: its modules decorate.
         if declared.home[0].startswith(f"{self.package}."):
             self.rows[declared.name] = declared
             return
@@ -143,7 +143,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         entries = self.entries
-        if name not in entries:
+        if not isinstance(name, str) or name not in entries:
             raise HeadwiseError(self.unknown(name))
         return entries[name]
 
@@ -158,6 +158,8 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def unknown(self, name: str, *, others: tuple[str, ...] = ()) -> str:
         """A sentence about a name that the table lacks. others: further names that were possible."""
+        if not isinstance(name, str):
+            return f"{shown_value(name)} names no {self.word}: give a string, such as '{next(iter(self))}'."
         guess = did_you_mean(name, [*self.entries, *others])
         if "," in name:
             guess = ": name one at a time"

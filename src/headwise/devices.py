@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICE_TYPES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "npu", "xla", "mtia")
 
 
-def usable(device: str) -> str:
+def usable(device: str | torch.device) -> str:
     """A device that torch can use now; `auto` is cuda where there is one, else mps, else cpu. Raises HeadwiseError."""
+    device = str(device)  # also a device of torch
     if device == "cpu":  # without the second that torch takes to load
         return device
     if device.partition(":")[0] not in DEVICE_TYPES:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 LONGEST_MESSAGE = 1000  # characters of a message
+LONGEST_VALUE = 60  # characters of a value that a message shows
 LONGEST_GUESSED_NAME = 100  # characters of a name that similar ones are looked for
 NOT_FINITE = (
     "16-bit numbers may overflow: load the model in float32 (--dtype float32, in Python dtype='float32'). If it is, the "
@@ -43,6 +44,14 @@ def few_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
 
 
+def shown_value(value: object) -> str:
+    """A value that somebody gave, for a sentence: as Python writes it where that is short, else its type."""
+    text = repr(value)
+    if len(text) <= LONGEST_VALUE and "\n" not in text:
+        return text
+    return f"A value of the type {type(value).__name__}"
+
+
 class HeadsMissing(HeadwiseError):
     """A model declares attention heads that the probe did not see: results would be partial."""
 
@@ -57,6 +66,7 @@ def did_you_mean(name: str, names: Iterable[str], before: str = "", alike: float
     before: what stands before each name, such as a folder. alike: from 0 to 1, the share of letters in common.
     """
     names = list(names)
+    name = str(name)  # whatever was given in place of one
     if name in names:
         return ""
     by_small_letters = {other.lower(): other for other in names}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from headwise.errors import HeadwiseError, did_you_mean
+from headwise.folders import read_json
 
 FAMILY_TABLE = Path(__file__).with_name("families.csv")
 SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
 
 
 def family_rows(name: str = "") -> list[dict[str, str]]:
-    """The rows of the families that a name stands for.
+    """The rows of the families that a name means.
 
     name: a model's folder, whose configuration names the family; a part of families' or classes' names; or a model's name,
     in which the longest family's name counts, such as gemma3 in google/gemma-3-270m. Only letters and digits are compared,
@@ -68,11 +68,11 @@ def configured_types(folder: Path) -> list[str]:
     """The types in the configuration of a folder: of the text model inside, and of the model; none where there is no
     configuration."""
     try:
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        values = read_json(folder / "config.json", dict)
+    except HeadwiseError:
         return []
     types: list[str] = []
-    for inner in (values.get("text_config"), values) if isinstance(values, dict) else ():
+    for inner in (values.get("text_config"), values):
         if isinstance(inner, dict) and isinstance(inner.get("model_type"), str):
             types.append(inner["model_type"])
     return types

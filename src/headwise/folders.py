@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from headwise.errors import HeadwiseError, WriteError
+from headwise.errors import HeadwiseError, WriteError, shown_value
 
 T = TypeVar("T")
 
@@ -194,6 +194,15 @@ def move(path: Path, to: Path) -> None:
     path.replace(to)
 
 
+def as_path(given: Any) -> Path:
+    """A file or a folder as a user names it. Raises HeadwiseError for what is no name of one."""
+    if not isinstance(given, str | os.PathLike):
+        raise HeadwiseError(
+            f"{shown_value(given)} was given in place of a file or a folder: give its path, such as 'runs/mine'."
+        )
+    return Path(given)
+
+
 class Folder:
     """A folder, there or not, and a record of what headwise wrote in it.
 
@@ -202,18 +211,20 @@ class Folder:
     folder can have.
     """
 
-    def __init__(self, place: str | Path, sort: str = RESULTS, record: str = "") -> None:
-        self.place = Path(place)
+    def __init__(
+        self, place: str | os.PathLike[str], sort: str = RESULTS, record: str = ""
+    ) -> None:
+        self.place = as_path(place)
         self.sort = sort
         try:
-            str(place).encode()
+            str(self.place).encode()
             self.place.stat()
         except (FileNotFoundError, NotADirectoryError):
             pass
         except (OSError, ValueError) as error:  # too long, a NUL in it, bytes that are no letters
             reason = getattr(error, "strerror", None) or error
             raise HeadwiseError(
-                f"{str(place)[:100]!r} cannot be a folder ({reason}): give another one."
+                f"{str(self.place)[:100]!r} cannot be a folder ({reason}): give another one."
             ) from None
         inner, _, name = record.rpartition("/")
         if sort == PAGES:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 import numpy as np
 import torch
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown_value
 
 
 def check_seed(seed: int) -> None:
     """Raise HeadwiseError for a seed that NumPy does not take."""
-    if seed < 0:
-        raise HeadwiseError(f"The seed is {seed}: give a whole number of at least 0.")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise HeadwiseError(f"The seed is {shown_value(seed)}: give a whole number of at least 0.")
 
 
 @contextmanager

@@ -6,14 +6,19 @@ films, `side_by_side` for the terminal; the report makes a chart of its `cells`.
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.errors import HeadwiseError
+from headwise.folders import as_path, write_file
 from headwise.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, blend, ranges
 
 if TYPE_CHECKING:
@@ -227,6 +232,16 @@ class HeadGrid:
     def _most_across(self) -> int:
         return max((self.heads.count(site) for site in self.heads.sites), default=0)
 
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the picture to a file as SVG, in place of one of that name; returns its path. Raises HeadwiseError for
+        another ending than .svg, and where the file cannot be written."""
+        place = as_path(path)
+        if place.suffix.lower() != ".svg":
+            raise HeadwiseError(
+                f"A picture of heads is SVG, and '{place}' ends otherwise: name it {place.stem or 'heads'}.svg."
+            )
+        return write_file(place, self.svg())
+
     # For the terminal. Each block is readable without colour, so that a log file says the same.
 
     @property
@@ -258,6 +273,14 @@ class HeadGrid:
         if self.kept is not None and head not in self.kept:
             return f" {NOTHING}", Style(color=TERMINAL["removed"])
         return " ■", Style(color=TERMINAL["kept"])
+
+    def __repr__(self) -> str:
+        """The picture in letters, without colours."""
+        from rich.console import Console
+
+        file = io.StringIO()
+        Console(file=file, width=80, force_jupyter=False).print(self)
+        return file.getvalue().rstrip()
 
     def __rich__(self) -> RenderableType:
         return side_by_side([self])

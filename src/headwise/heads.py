@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import write_text
+from headwise.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.folders import as_path, write_text
 from headwise.grid import HeadGrid
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ HOOKED: dict[str, Kind] = {
     "decoder.cross_attn": "cross",
 }
 NO_HEAD = (
-    "{!r:.100} names no head: write 'decoder-self/0/3' or ('decoder-self', 0, 3), or give rows of a table, or several of "
+    "{} names no head: write 'decoder-self/0/3' or ('decoder-self', 0, 3), or give rows of a table, or several of "
     "these."
 )
 Row = dict[str, Any]  # of a table, by column
@@ -71,6 +72,29 @@ class Head(NamedTuple):
 def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
     """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
     return Head(row[f"{prefix}kind"], int(row[f"{prefix}layer"]), int(row[f"{prefix}head"]))
+
+
+def as_rows(given: Any) -> Any:
+    """A table of pandas or polars as rows by column, a column of theirs or of NumPy as a list; anything else as it is."""
+    if hasattr(given, "to_dicts"):
+        return given.to_dicts()  # of polars
+    if hasattr(given, "columns") and hasattr(given, "to_dict"):
+        return given.to_dict("records")
+    for name in ("to_list", "tolist"):
+        if hasattr(given, name):
+            return getattr(given, name)()
+    return given
+
+
+def named_heads(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with each head in one column, `head`, as `cross/0/5`; of pairs the second one in `other`."""
+    names = {}
+    for prefix, column in (("", "head"), ("other_", "other")):
+        address = [f"{prefix}{part}" for part in Head._fields]
+        if {*address} <= {*table.columns}:
+            rows = table[address].itertuples(index=False, name=None)
+            names[column] = [str(Head(*row)) for row in rows]
+    return table.assign(**names)
 
 
 class Site(NamedTuple):
@@ -185,28 +209,37 @@ class HeadMap:
         """
         if isinstance(given, str):
             return self._of_name(given)
-        if hasattr(given, "to_dict"):  # of pandas: a table, a column of names, or a row
-            given = given.to_dict("records") if hasattr(given, "columns") else given.to_dict()
-            if isinstance(given, dict) and "head" not in given:
-                given = given.values()
-        row = given._asdict() if hasattr(given, "_asdict") else given
+        index = getattr(given, "index", ())
+        if not callable(index) and "head" in index:  # a row of pandas
+            given = given.to_dict()
+        row = as_rows(given._asdict() if hasattr(given, "_asdict") else given)
         if isinstance(row, Mapping):
-            if "kind" in row:
+            if {*Head._fields} <= row.keys():
                 return self._of_address([row["kind"], row["layer"], row["head"]])
-            # `Scores.top` has names; transformers 4 had the heads of each layer, {0: [1, 3]}.
-            row = [row["head"]] if "head" in row else [(n, h) for n in row for h in row[n]]
+            # `top` of a result has names.
+            row = [row["head"]] if "head" in row else self._of_layers(row)
         if not isinstance(row, Iterable):
-            raise HeadwiseError(NO_HEAD.format(given))
+            raise HeadwiseError(NO_HEAD.format(shown_value(given)))
         parts = list(row)
         if 2 <= len(parts) <= 3 and isinstance(parts[-1], Integral):
             return self._of_address(parts)
         return tuple(head for part in parts for head in self.named(part))
 
+    def _of_layers(self, heads: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+        """(layer, head) of the heads of each layer, {0: [1, 3]}, as transformers 4 had them."""
+        pairs = []
+        for layer, numbers in heads.items():
+            if not isinstance(numbers, Iterable) or isinstance(numbers, str):
+                raise HeadwiseError(NO_HEAD.format(shown_value(heads)))
+            pairs += [(layer, number) for number in numbers]
+        return pairs
+
     def _of_address(self, parts: Sequence[Any]) -> tuple[Head, ...]:
         """The head of (kind, layer, head) or (layer, head)."""
         *kind, layer, head = parts
-        if not (isinstance(layer, Integral) and isinstance(head, Integral)):
-            raise HeadwiseError(NO_HEAD.format(tuple(parts)))
+        named = all(isinstance(each, str) for each in kind)
+        if not (named and isinstance(layer, Integral) and isinstance(head, Integral)):
+            raise HeadwiseError(NO_HEAD.format(shown_value(tuple(parts))))
         one = Head(kind[0] if kind else self._only_kind(tuple(parts)), int(layer), int(head))
         if one not in self:
             raise HeadwiseError(f"{one} is none of this model's heads ({describe(self)}).")
@@ -270,6 +303,11 @@ class HeadMask:
 
     @classmethod
     def full(cls, heads: HeadMap) -> HeadMask:
+        """All heads of a map. Raises HeadwiseError for anything else, such as a model."""
+        if not isinstance(heads, HeadMap):
+            raise HeadwiseError(
+                f"{shown_value(heads)} was given in place of a map of heads: give model.heads."
+            )
         return cls(heads, frozenset(heads))
 
     def __repr__(self) -> str:
@@ -340,12 +378,14 @@ class HeadMask:
             raise HeadwiseError("The layout lists a kept head twice.")
         return mask
 
-    def save(self, path: Path) -> None:
-        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the layout to a file, in place of one of that name."""
+        write_text(as_path(path), json.dumps(self.to_json(), indent=1) + "\n")
 
     @classmethod
-    def read(cls, path: Path) -> HeadMask:
+    def read(cls, path: str | PathLike[str]) -> HeadMask:
         """Read a layout file. Raises HeadwiseError, with the file's name, for an incomplete one."""
+        path = as_path(path)
         failed = f"{path} cannot be read as a layout of kept heads:"
         try:
             return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -386,6 +426,40 @@ def table_files(table: pd.DataFrame, signature: Mapping[str, Any], name: str) ->
     }
 
 
+def read_signed(
+    path: Path, columns: Sequence[str], types: Mapping[str, type] | None = None
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table as CSV that `table_files` made, and the signature beside it. columns: that it must have. types: of columns.
+
+    Raises HeadwiseError where one of both files is missing or damaged.
+    """
+    import pandas as pd  # not for --help: it takes its time
+
+    file = path  # the one that is being read, for messages
+    try:
+        # A word may be "null" or "NA".
+        table = pd.read_csv(file, dtype=types, keep_default_na=False, na_values=[""])
+        file = path.with_suffix(".json")
+        signature = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(signature, dict):
+            raise TypeError("it holds no object")
+    except OSError as error:
+        raise HeadwiseError(
+            f"{path} cannot be read: {file} cannot be opened ({error.strerror}). The table and the signature beside it "
+            "belong together."
+        ) from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read with its signature beside it: {file} is not valid ({type(error).__name__}: {error}). "
+            "Make it again."
+        ) from None
+    if missing := [column for column in columns if column not in table]:
+        raise HeadwiseError(
+            f"{path} is another table: it lacks the columns {', '.join(missing)}. Give a folder that headwise wrote it into."
+        )
+    return table, signature
+
+
 def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A table of scores that `save_table` wrote, and its signature. heads: those of the model now.
 
@@ -393,30 +467,18 @@ def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, 
     """
     import pandas as pd
 
-    file = path  # the one that is being read, for messages
+    # Without a type, a column without any number would be of objects, and whole numbers would be integers.
+    numbers = dict.fromkeys(("value", "low", "high"), float)
+    table, signature = read_signed(path, COLUMNS, numbers)
     try:
-        # Without a type, a column without any number would be of objects, and whole numbers would be integers.
-        table = pd.read_csv(file, dtype=dict.fromkeys(("value", "low", "high"), float))
-        file = path.with_suffix(".json")
-        signature = json.loads(file.read_text(encoding="utf-8"))
         scored = HeadMap(signature["heads"]["query"], signature["heads"]["key_value"])
     except HeadwiseError as error:
-        raise HeadwiseError(f"{file} cannot be used: {error}") from None
-    except OSError as error:
+        raise HeadwiseError(f"{path.with_suffix('.json')} cannot be used: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise HeadwiseError(
-            f"The scores in {path} cannot be read: {file} cannot be opened ({error.strerror}). "
-            "A table of scores and the signature beside it belong together."
+            f"{path} cannot be read as a table of scores with its signature beside it: {path.with_suffix('.json')} is not "
+            f"valid ({type(error).__name__}: {error}). Score the model again."
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HeadwiseError(
-            f"{path} cannot be read as a table of scores with its signature beside it: {file} is not valid "
-            f"({type(error).__name__}: {error}). Score the model again."
-        ) from None
-    if missing := [column for column in COLUMNS if column not in table]:
-        raise HeadwiseError(
-            f"{path} is not a table of scores: it lacks the columns {', '.join(missing)}. Give heads.csv of headwise "
-            "score."
-        )
     # A missing number makes a column of floats, and True a column of booleans.
     for column in ("layer", "head"):
         if not pd.api.types.is_integer_dtype(table[column]):

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ class Upload:
 
 
 def push(
-    model: str | Path,
+    model: str | PathLike[str],
     repo: str,
     exports: Sequence[str | Path] = (),
     base_model: str | None = None,
@@ -159,14 +160,14 @@ def push(
     refuse_name(repo)
     if base_model is not None:
         refuse_name(base_model)
-    if not isinstance(model, str | Path):
+    if not isinstance(model, str | PathLike):
         raise HeadwiseError(
             f"push sends folders, but was given a {type(model).__name__}: save it first, then push."
         )
     folder, run, row = locate_model(Path(model))
     refuse_damage(folder)
     names = [name for name in Folder(folder).files if below(folder, name).is_file()]
-    refuse_links(folder, [*names, README, SUMS])
+    refuse_linked_files(folder, [*names, README, SUMS])
     if not names:
         raise HeadwiseError(
             f"{folder} has no {SUMS}, so nothing says which of its files are the model: save it with "
@@ -286,7 +287,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
                 f"The study in {place} chose no smaller model: push one of {place}/pruned/."
             )
         folder = below(place / "pruned", chosen)
-        refuse_links(place, [f"pruned/{chosen}"])
+        refuse_linked_files(place, [f"pruned/{chosen}"])
     if not (folder / "config.json").is_file():
         raise HeadwiseError(
             f"{folder} has no config.json: give the folder of a model, or of a finished study."
@@ -299,7 +300,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
     return folder, run, rows[0] if rows else None
 
 
-def refuse_links(folder: Path, names: Sequence[str]) -> None:
+def refuse_linked_files(folder: Path, names: Sequence[str]) -> None:
     """Raise HeadwiseError where the way from a folder to one of its files goes over a link: what would be sent might
     lie anywhere."""
     for name in names:
@@ -363,7 +364,7 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[hub.CommitOperatio
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
         )
     names.append(SUMS)
-    refuse_links(folder, names)
+    refuse_linked_files(folder, names)
     items = items_of({f"{name}/{file}": below(folder, file) for file in names})
     return items, left_out(folder, names)
 
@@ -410,9 +411,10 @@ def card_of(
         paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:
         how = LOAD_STOCK if is_stock else LOAD
-        paragraphs.append(
-            how.format(address=address, name=(config.architectures or ["AutoModel"])[0])
-        )
+        named = str((config.architectures or [""])[0])
+        # A configuration of somebody else must not write code into the card.
+        name = named if named.isidentifier() else "AutoModel"
+        paragraphs.append(how.format(address=address, name=name))
         listed = folder / "modules.json"
         if listed.is_file() and PRUNED_MODULE in listed.read_text(encoding="utf-8"):
             paragraphs.append(NOTE_ON_SENTENCES.strip().replace("FOLDER", address))
@@ -422,7 +424,7 @@ def card_of(
             paragraphs += [f"## {title}", body]
     own = before.text
     if is_our_card(text):
-        # Of our own earlier card only the words of the original stay, not the old numbers.
+        # From our own earlier card only the words of the original stay, not the old numbers.
         _, _, own = own.rpartition("\n<!-- headwise ")[0].partition(FROM_ORIGINAL)
     for note in (NOTE, NOTE_ON_SENTENCES):
         own = own.replace(note.strip(), "")

@@ -39,7 +39,7 @@ from headwise.attention.rebuilt import drop_unused
 from headwise.attention.removal import make_biases
 from headwise.data.lines import refuse_pointer
 from headwise.devices import usable
-from headwise.errors import HeadwiseError, did_you_mean, few_names
+from headwise.errors import HeadwiseError, did_you_mean, few_names, shown_value
 from headwise.folders import SUMS, Folder
 from headwise.generators import unchanged_generators
 from headwise.heads import HeadMap, HeadMask, Kind
@@ -58,6 +58,7 @@ from headwise.placement import (
     scratch,
     stored_weights,
 )
+from headwise.progress import without_bars
 from headwise.tasks import Task
 from headwise.tasks import class_of_task as class_of_task
 
@@ -93,12 +94,13 @@ OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 
 # A model is built with random weights before its own are loaded.
 @unchanged_generators()
+@without_bars()
 def load(
-    spec: str | Path,
-    device: str = "cpu",
+    spec: str | PathLike[str],
+    device: str | torch.device = "cpu",
     allow_partial: bool = False,
     *,
-    dtype: str | None = None,
+    dtype: str | torch.dtype | None = None,
     device_map: DeviceMap | None = None,
 ) -> Model:
     """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
@@ -112,6 +114,8 @@ def load(
     fit is loaded in this way by itself, with a warning. Raises HeadwiseError for a missing or incomplete model,
     HeadsMissing for a model with heads that headwise does not see.
     """
+    if isinstance(spec, PathLike):
+        spec = Path(spec)
     if not isinstance(spec, str | Path):
         raise HeadwiseError(
             f"load was given a {type(spec).__name__}: give a folder or a hub id, or make hw.Model(model, tokenizer) of a "
@@ -122,7 +126,7 @@ def load(
     path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
-    # Of a finished study: its trained model.
+    # A finished study: its trained model.
     name = str(spec) if path == Path(spec) or packaged(str(spec)) else source
     refuse_damage(path)  # before any library reads the files
     marian = marian_file(path)
@@ -206,10 +210,10 @@ def as_model(given: AnyModel) -> Model:
     if isinstance(given, Model):
         return given
     if isinstance(given, str | PathLike):
-        return load(Path(given) if isinstance(given, PathLike) else given)
+        return load(given)
     if not isinstance(given, PreTrainedModel):
         raise HeadwiseError(
-            f"{given!r:.60} was given in place of a model: give what hw.load(…) makes, a folder, a hub id, or "
+            f"{shown_value(given)} was given in place of a model: give what hw.load(…) makes, a folder, a hub id, or "
             "a transformers model."
         )
     source = str(given.config.name_or_path)
@@ -425,8 +429,10 @@ def refuse_length(source: str, settings: Any) -> None:
         )
 
 
-def number_type_of(dtype: str | None) -> torch.dtype | None:
-    """The type of weights by its name."""
+def number_type_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """The type of weights, by its name or as torch has it."""
+    if isinstance(dtype, torch.dtype):
+        dtype = str(dtype).removeprefix("torch.")
     if dtype not in (None, *DTYPES):
         raise HeadwiseError(
             f"The type {dtype} was asked for{did_you_mean(dtype, DTYPES)}: give {', '.join(DTYPES)}, or leave it out."

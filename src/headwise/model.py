@@ -25,8 +25,8 @@ from headwise.attention.discover import configured_alignment_heads
 from headwise.attention.head_counts import state_heads, states_heads
 from headwise.decoding.ctranslate2 import translator_of
 from headwise.decoding.translator import Translator, translate
-from headwise.errors import HeadwiseError
-from headwise.folders import MODEL, Folder, writing
+from headwise.errors import HeadwiseError, shown_value
+from headwise.folders import MODEL, Folder, as_path, writing
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, HeadMask, Kind, Named, Site, describe
 from headwise.model_files import (
@@ -38,7 +38,7 @@ from headwise.model_files import (
     replace_model,
 )
 from headwise.options import Engine, Search
-from headwise.progress import Report, silent
+from headwise.progress import Report, refuse_other_report, silent, without_bars
 from headwise.tasks import Task, task_of
 
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
@@ -56,6 +56,15 @@ class Model:
         allow_partial: bool = False,
         source: Path | None = None,
     ) -> None:
+        if not isinstance(hf, PreTrainedModel):
+            raise HeadwiseError(
+                f"{shown_value(hf)} was given in place of a transformers model: give hw.Model(model, tokenizer), or load a "
+                "folder or a hub id by hw.load."
+            )
+        if tokenizer is not None and not callable(tokenizer):
+            raise HeadwiseError(
+                f"{shown_value(tokenizer)} was given in place of a tokenizer: give what AutoTokenizer loads."
+            )
         self.hf = hf.eval()
         self.tokenizer = tokenizer
         self.name = name or str(hf.config.name_or_path) or type(hf).__name__
@@ -64,12 +73,24 @@ class Model:
         self.discovery: Discovery = discover(hf, allow_partial)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """What the transformers model answers, `model.hf(…)`."""
+        """What the transformers model answers, `model.hf(…)`: it reads tensors, as its tokenizer makes them."""
+        self.refuse_text(*inputs)
         return self.hf(*inputs, **named)
 
     def generate(self, *inputs: Any, **named: Any) -> Any:
-        """What the transformers model writes, `model.hf.generate(…)`."""
+        """What the transformers model writes, `model.hf.generate(…)`: it reads tensors, as its tokenizer makes them."""
+        self.refuse_text(*inputs)
         return self.hf.generate(*inputs, **named)
+
+    def refuse_text(self, *inputs: Any) -> None:
+        """Raise HeadwiseError for text in place of tensors."""
+        first = inputs[0] if inputs else None
+        sentences = first if isinstance(first, list | tuple) else [first]
+        if any(isinstance(each, str) for each in sentences):
+            raise HeadwiseError(
+                f"{self.name} was given {shown_value(first)}, and reads tensors: give "
+                "**model.tokenizer('A sentence.', return_tensors='pt')."
+            )
 
     def __repr__(self) -> str:
         heads = f"{self.heads.total} heads: {describe(self.heads)}"
@@ -165,6 +186,12 @@ class Model:
             raise HeadwiseError(
                 "translate was given one string: give a list of sentences, such as ['Hello.']."
             )
+        wrong = [sentence for sentence in sentences if not isinstance(sentence, str)]
+        if wrong:
+            raise HeadwiseError(
+                f"translate was given {shown_value(wrong[0])} in place of a sentence: give a list of strings."
+            )
+        refuse_other_report(progress)
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
@@ -225,13 +252,13 @@ class Model:
         the README and the licence are copied from the folder that the model came from. A killed `save` leaves the old
         model, or a folder that `load` refuses and another `save` mends.
         """
-        folder = Path(folder)
+        folder = as_path(folder)
         home = Folder(folder, MODEL)
         refuse_other_models(home)
         made = not folder.exists()
         partial = folder / PARTIAL
         try:
-            with writing(folder, SafetensorError):
+            with writing(folder, SafetensorError), without_bars():
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
                 size: int | str = "1TB"  # one file
@@ -277,7 +304,7 @@ def size_increase(before: Model, after: Model) -> str:
         ("weights", before.weight_bytes, after.weight_bytes),
     ):
         if new > old:
-            unit = " a token" if what == "key/value cache" else ""
+            unit = " per token" if what == "key/value cache" else ""
             return (
                 f"Without these heads the {what} of {before.name} would grow from {old:,} to {new:,} bytes{unit} "
                 f"({new / old:.2f} times), because groups of different sizes need copies of key/value heads."

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from headwise.errors import HeadwiseError, did_you_mean, reason_in
+from headwise.errors import HeadwiseError, did_you_mean, reason_in, shown_value
 from headwise.heads import KINDS, HeadMap, Kind
 from headwise.qualities import LOSSES
 
@@ -59,6 +59,14 @@ class Options(BaseModel):
 
     # Inside a plan pydantic then reports where in the plan something does not fit, rather than calling __init__.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+def refuse_other_options(given: object, wanted: type[Options], name: str, example: str) -> None:
+    """Raise HeadwiseError for what was given in place of options. example: of one, `batch_tokens=2000`."""
+    if not isinstance(given, wanted):
+        raise HeadwiseError(
+            f"{name} is {shown_value(given)}: give hw.{wanted.__name__}(…), such as hw.{wanted.__name__}({example})."
+        )
 
 
 class Architecture(Options):
@@ -138,10 +146,10 @@ class Training(Options):
     average: int = option(
         5, "how many of the last checkpoints are averaged, if that lowers the dev loss", ge=1
     )
-    dtype: Literal["auto", "fp32", "bf16"] = option(
+    dtype: Literal["auto", "float32", "bfloat16"] = option(
         "auto",
-        "type of numbers: auto, fp32 or bf16; auto: bfloat16 where it is native, else fp32. "
-        "Weights of half precision train in fp32 and are saved in their own type",
+        "type of numbers: auto, float32 or bfloat16; auto: bfloat16 where it is native, else float32. "
+        "Weights of half precision train in float32 and are saved in their own type",
     )
 
 
@@ -194,7 +202,7 @@ class Pruning(Options):
 
     keep: Counts | list[Counts] | None = option(
         None,
-        "target count: how many heads stay, in total or of each kind, or a share such as 50%",
+        "how many heads stay: a number, or a share such as 50%, in total or of each kind",
         page="methods/target-count.md",
     )
     kinds: Sequence[Kind] | None = option(
@@ -367,9 +375,9 @@ class TopK(GateTraining):
 
 
 class Greedy(Pruning, FineTuning):
-    """Heads are removed in the order of a score (Michel et al. 2019, section 4.2); `train` trains the smaller model on."""
+    """Heads are removed in the order of a measure (Michel et al. 2019, section 4.2); `train` trains the smaller model on."""
 
-    score: str | list[str] | None = option(
+    measure: str | list[str] | None = option(
         None,
         "the order of removal: a measure, weight-norm or random; "
         "unset: gradient, or dormancy of a model of embeddings",
@@ -407,7 +415,7 @@ class Greedy(Pruning, FineTuning):
             raise ValueError(
                 f"{', '.join(idle)} would mean nothing without train: set train, or leave it out"
             )
-        scores = several(self.score)
+        scores = several(self.measure)
         if self.rescore and scores and {*scores} <= {*TEXTLESS_ORDERS}:
             raise ValueError(
                 f"rescore would change nothing: {', '.join(scores)} stays as it is, so leave rescore out"
@@ -421,7 +429,7 @@ class Choice(Options):
 
     max_drop: float | Literal["any"] = option(
         0.5,
-        f"the smallest model is chosen that loses at most so much on dev: {LOSSES}; any: whatever it loses",
+        "the most that a model may lose on dev to be chosen: BLEU, % of perplexity, or points; any: no limit",
     )
 
     @field_validator("max_drop", mode="before")

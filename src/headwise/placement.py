@@ -46,7 +46,8 @@ def full_device_map(
     `disk`: all weights stay in their files, except for those that no file has, and one small one, from which Accelerate
     knows the device that computes.
     """
-    if isinstance(device_map, str) and device_map not in ("auto", "disk"):
+    named = isinstance(device_map, str) and device_map in ("auto", "disk")
+    if device_map is not None and not named and not isinstance(device_map, Mapping):
         raise HeadwiseError(
             f"The device map {device_map} was asked for: give auto, disk, or a device for each module."
         )

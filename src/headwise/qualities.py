@@ -172,6 +172,16 @@ SIMILARITY = QualityMeasure(
     value=None,
     unit=f"{NO_BREAK}points",
 )
+# beside similarity: ranks of all pairs hardly change where the nearest do
+NEIGHBOURS = QualityMeasure(
+    name="neighbours",
+    title="nearest neighbours kept",
+    loss="points of nearest neighbours",
+    value=None,
+    unit=f"{NO_BREAK}points",
+    scale="%",
+    is_share=True,
+)
 WORD_ERROR_RATE = QualityMeasure(
     name="wer",
     title="word error rate",

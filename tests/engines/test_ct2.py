@@ -125,7 +125,7 @@ def test_heads_of_one_layer_align():
     model.alignment_heads = [Head("cross", 1, 3), Head("cross", 0, 1)]
     assert "cross/0/1 were left out" in alignment_layer(model.hf)[2]
     model.hf.generation_config.alignment_heads = [[7, 0]]
-    assert "cross/7/0" in ct2.refusal(model)
+    assert "cross/7/0" in ct2.why_not_ct2(model)
 
 
 def test_whisper_writes_and_aligns_the_same(tmp_path):

@@ -204,13 +204,13 @@ def test_biases_that_compensation_made_have_a_place_or_are_refused(tmp_path: Pat
     assert again.hf.config.attention_bias
     inputs = batch(small.hf)
     assert (at_tokens(again.hf, inputs) - at_tokens(small.hf, inputs)).abs().max() < 5e-5
-    assert "has no place for output biases" in str(stock.refusal(other))
+    assert "has no place for output biases" in str(stock.why_not_stock(other))
 
 
 def test_a_model_of_headwise_alone_is_refused() -> None:
     model = language_model("llama")
     model.hf.__class__ = type("MyLlama", (type(model.hf),), {})
-    assert stock.refusal(model) == "transformers has no MyLlama"
+    assert stock.why_not_stock(model) == "transformers has no MyLlama"
 
 
 def test_whole_models_are_written_as_they_are(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class TestPlaces:
     def test_what_came_there_while_it_was_written_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write = gguf_file.write
+        write = gguf_file.write_gguf
 
         def slow(model: hw.Model, folder: Path, dtype: str) -> list[str]:
             (tmp_path / "out").mkdir()

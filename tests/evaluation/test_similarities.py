@@ -66,6 +66,32 @@ class TestAgreement:
         assert row.low < wanted < row.high <= 100
         assert "105 pairs of 15 sentences" in row.made and "mean of the last states" in row.made
 
+    def test_the_share_of_sentences_that_keep_their_nearest_neighbour(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Among the first so many sentences of a text; ranks of all pairs change less. A table has no such share."""
+        model, text = embedder(), sentences(40, 0)
+        small = smaller(model, 1, 2)
+
+        def nearest(some: hw.Model, count: int) -> list[int]:
+            vectors = [vector(some, sentence) for sentence in text[:count]]
+            others = [[one @ other - 9 * (one is other) for other in vectors] for one in vectors]
+            return [int(np.argmax(row)) for row in others]
+
+        for count in (40, 25):
+            monkeypatch.setattr("headwise.evaluation.similarities.SEARCHED", count)
+            kept = sum(map(int.__eq__, nearest(model, count), nearest(small, count)))
+            assert 0 < kept < count
+            quality = hw.evaluate([model, small], hw.Text.from_lines(text))
+            whole, cut = quality.table[quality.table.measure == "neighbours"].itertuples()
+            assert whole.value == 100 and cut.value == pytest.approx(100 * kept / count)
+            assert cut.low < cut.value < cut.high and cut.units == count
+            assert f"of {count} sentences" in cut.made
+
+        rows = [(text[at], text[at + 1], at % 4 / 2) for at in range(0, 40, 2)]
+        table = hw.evaluate([model, small], hw.SentencePairs.from_rows(rows)).table
+        assert "similarity" in {*table.measure} and "neighbours" not in {*table.measure}
+
     def test_a_table_is_compared_with_its_scores(self) -> None:
         """A pair of which one sentence is too long for the model is left out."""
         model = embedder()
@@ -109,12 +135,12 @@ class TestAgreement:
 
     def test_a_limit_chooses_the_smallest_model_within_it(self) -> None:
         model, text = embedder(), lines(30)
-        options = hw.Greedy(max_drop=60.0, score="weight-norm", step=0.25)
+        options = hw.Greedy(max_drop=60.0, measure="weight-norm", step=0.25)
         small = hw.prune(model, text, options, dev=lines(30, 5))
         quality = hw.evaluate([model, small], lines(30, 5))
         lost = 100 - quality.of(quality.table.model.iloc[-1], "similarity")
         assert small.heads.total < model.heads.total and lost <= 60
-        any_loss = hw.Greedy(max_drop=200.0, score="random")
+        any_loss = hw.Greedy(max_drop=200.0, measure="random")
         assert hw.prune(model, text, any_loss, dev=text).heads.total == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from attention.test_head_counts import halved, model_of
 from evaluation.test_similarities import folder_of_sentence_transformers, lines
 from headwise.heads import Head, HeadMask
 from headwise.hub import card_of, write_cards
+from headwise.report.model_card import card_table
 from headwise.report.run_folder import read_run
 from headwise.study.records import files_of_outputs
 
@@ -76,6 +78,18 @@ def test_a_pruned_models_folder_has_its_own_card(words: list[Any], tmp_path: Pat
     assert readme.read_text() == "", "who emptied it wants no card"
     files = {f"pruned/small/{name}": [1, "sum"] for name in ("README.md", "config.json")}
     assert [*files_of_outputs(files, ["pruned/small"])] == ["pruned/small/config.json"]
+
+
+def test_names_are_no_markup_of_the_card(tmp_path: Path) -> None:
+    rows = [("train text", "a|b<script>.en"), ("dev text", "<img src=x>\n& more")]
+    table = card_table(rows)
+    assert "<" not in table and table.count("\n") == 3
+    assert "a\\|b&lt;script&gt;.en" in table and "&lt;img src=x&gt; &amp; more" in table
+    halved(model_of("phi3")).save(tmp_path / "equal")
+    config = json.loads((tmp_path / "equal" / "config.json").read_text())
+    config["architectures"] = ["AutoModel\nimport os"]
+    (tmp_path / "equal" / "config.json").write_text(json.dumps(config))
+    assert "import os" not in card_of(tmp_path / "equal", "me/equal", None, None, None, "")
 
 
 def test_the_card_of_equal_layers_loads_them_with_transformers(tmp_path: Path) -> None:

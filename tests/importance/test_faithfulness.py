@@ -216,7 +216,7 @@ def test_a_constant_score_has_no_correlation() -> None:
 def test_what_cannot_be_judged_is_reported() -> None:
     truth, silent = measured(WORTH), measured(WORTH, sentences=3)
     for site in HEADS.sites:
-        silent.parts[site] = [(silent.whole(site)[0], np.zeros(3))]
+        silent.parts[site] = [np.column_stack([silent.whole(site)[0], np.zeros(3)])]
     part = measured(WORTH, heads=HeadMap({"encoder-self": (6,), "cross": (4, 4, 4)}))
     words = "6 heads of encoder-self layer 1, but has none"
     refuses(lambda: agreement({"part": part}, truth), words)

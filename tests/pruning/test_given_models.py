@@ -29,7 +29,7 @@ from tasks.askers import asker, lines, pairs
 
 FAST: dict[str, Any] = {"keep": 3, "epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
-SMALL = Training(batch_tokens=48, dtype="fp32")
+SMALL = Training(batch_tokens=48, dtype="float32")
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The gates had not settled", "ignore:The expected count"

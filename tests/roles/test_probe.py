@@ -53,7 +53,7 @@ def test_memory_does_not_grow_with_the_text(monkeypatch: pytest.MonkeyPatch) -> 
     whole = filled(1, 40)[0].table()
     monkeypatch.setattr(module, "MERGED_UNITS", 16)
     answers = filled(1, 40)[0]
-    assert answers.units < 32 and len(answers.whole(0)) == answers.units
+    assert answers.units < 32 and len(answers.array(0)) == answers.units
     for column in ("value", "n", "baseline"):
         np.testing.assert_allclose(answers.table()[column], whole[column], rtol=1e-5)
 

@@ -55,6 +55,19 @@ def test_too_few_updates_for_gates(
     )
 
 
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_too_short_a_text_is_refused_or_doubted(
+    tiny: dict[str, Any], tmp_path: Path, split: str
+) -> None:
+    texts = {"train": 300, "dev": 60, "test": 60}
+    tiny["data"] = {"embedded": {**texts, split: 49}}
+    assert said(tiny, tmp_path / "out", f"The {split} text has 49 sentences: too few to tell.")
+    tiny["data"] = {"embedded": {**texts, split: 5}}
+    assert f"The {split} text has 5 sentences, but" in refusal(tiny, tmp_path / "out")
+    tiny["data"]["embedded"][split] = 50
+    assert not said(tiny, tmp_path / "out", "too few to tell")
+
+
 def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
 

@@ -205,6 +205,7 @@ def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:
         ),
         ("audio,text", "has no rows"),
         ("audio,text\n0.wav,a, b", "Line 2 .* has another number of columns than the first line"),
+        ('audio,text\n0.wav,"a\n0.wav,b\n0.wav,c', "is no line of a table .unexpected end of data"),
     ],
 )
 def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> None:
@@ -212,6 +213,12 @@ def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> Non
     (tmp_path / "a.csv").write_text(text + "\n")
     with pytest.raises(hw.HeadwiseError, match=said):
         hw.Speech.read(tmp_path / "a.csv")
+
+
+def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:
+    recordings(tmp_path, 1)
+    (tmp_path / "a.csv").write_text('audio,text\n0.wav,"a b\nc"\n0.wav,say "d"\n')
+    assert [said.text for said in hw.Speech.read(tmp_path / "a.csv")] == ["a b c", 'say "d"']
 
 
 @pytest.mark.parametrize(
@@ -340,7 +347,7 @@ def test_a_plan_says_which_kinds_of_heads_may_be_removed(tmp_path: Path) -> None
         "model": str(tmp_path / "given"),
         "data": {"train": table},
         "pruning": [{"method": "greedy", "keep": 20}],
-        "scoring": {"untrained": 0, "pairs": 0},
+        "scoring": {"untrained": 0, "interactions": 0},
     }
     with pytest.raises(hw.HeadwiseError, match=r"names no kinds .* is a speech model with .*cross"):
         dry_run(make_plan(values), tmp_path / "out", "cpu")
@@ -355,13 +362,13 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     table = str(recordings(tmp_path, 20, seconds=0.05))
     test = str(recordings(tmp_path, 6, name="test.csv"))
     hearer().save(tmp_path / "given")
-    greedy = {"method": "greedy", "score": ["gradient", "random"], "orders": 1, "step": 0.5}
+    greedy = {"method": "greedy", "measure": ["gradient", "random"], "orders": 1, "step": 0.5}
     plan = make_plan(
         {
             "model": str(tmp_path / "given"),
             "data": {"train": table, "test": test},
             "pruning": [{**greedy, "kinds": ["encoder-self", "cross"]}],
-            "scoring": {"measures": ["confidence", "gradient"], "untrained": 1, "pairs": 0},
+            "scoring": {"measures": ["confidence", "gradient"], "untrained": 1, "interactions": 0},
             "choice": {"max_drop": "any"},
         }
     )
@@ -386,9 +393,9 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     change = of[chosen, "test", "wer", "full"]
     assert quality.of(name, "wer", whole) == pytest.approx(change, abs=1e-3)
     ended = outcome(out)
-    assert ended.next_lines[1:] == [
-        f"Lab: headwise lab {out}",
-        f"Next: headwise score {out}/pruned/{chosen} --text FILE",
+    assert ended.next_commands[1:] == [
+        ("Lab:", f"headwise lab {out}"),
+        ("Next:", f"headwise score {out}/pruned/{chosen} --text FILE"),
     ]
     page = (out / "report.html").read_text()
     page = re.sub(r'<p id="term-\d+">.*?</p>', "", page)  # a nat is explained by perplexity

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attention import kernel
-from headwise.attention.discover import Discovery, attention_interface
+from headwise.attention.discover import Discovery, attention_interface, refuse_no_module
 from headwise.attention.kernel import AttentionCall, Gate, Hooks, HookState
 from headwise.attention.offload import device_of
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown_value
 from headwise.heads import HeadMask, Site, describe
 
 
@@ -39,6 +39,11 @@ def capture(
     replace: by site, a function from `AttentionCall` to another output of the same shape; a gate comes after it.
     explicit: always compute attention by plain matrix products (for training on CPU).
     """
+    refuse_no_module(model)
+    if hook is not None and not callable(hook):
+        raise HeadwiseError(
+            f"hook is {shown_value(hook)}: give a function, which gets each AttentionCall."
+        )
     gates, replace = gates or {}, replace or {}
     refuse_strangers(model, discovery, {*gates, *replace})
     states: dict[nn.Module, HookState] = {}

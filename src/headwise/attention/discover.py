@@ -27,8 +27,8 @@ from transformers.models.auto.modeling_auto import (
 
 from headwise.attention import inline, kernel
 from headwise.attention.offload import device_of, undisturbed
-from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.heads import Head, HeadMap, Kind, Site
+from headwise.errors import HeadsMissing, HeadwiseError, shown_value
+from headwise.heads import Head, HeadMap, Kind, Site, describe
 
 # Different lengths, so that the kind of attention follows from the shape of a call.
 SOURCE_LENGTH = 9
@@ -76,6 +76,9 @@ class Discovery:
     cached: dict[Kind, list[CacheLayer]] = field(default_factory=dict)
     inline: dict[Site, inline.Output] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Discovery({self.heads.total} heads: {describe(self.heads)})"
+
     def windows(self, kind: Kind) -> list[int | None]:
         """By layer, how many tokens a token sees in a sliding layer, itself among them; None for all. Empty where the
         layers of the cache are not those of the heads (a layer without heads)."""
@@ -94,6 +97,14 @@ class Discovery:
         return names
 
 
+def refuse_no_module(model: object) -> None:
+    """Raise HeadwiseError for what is given in place of a plain transformers model."""
+    if not isinstance(model, nn.Module):
+        raise HeadwiseError(
+            f"{shown_value(model)} was given in place of a transformers model: give that itself, of hw.load(…) its .hf."
+        )
+
+
 def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     """Find every attention head of a transformers model.
 
@@ -102,6 +113,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     HeadwiseError when it saw none or too many, or when the model computes something else through our attention
     function.
     """
+    refuse_no_module(model)
     through, calls, entered = observed(model)
     kinds = kinds_of(model, calls)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)

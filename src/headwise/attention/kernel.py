@@ -52,6 +52,11 @@ class AttentionCall:
     # the layer's attention, from query, key, value and mask; None in layers of own code
     formula: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] | None = None
 
+    def __repr__(self) -> str:
+        shapes = {"output": self.output, "weights": self.weights}
+        shown = [f"{name} {(*each.shape,)}" for name, each in shapes.items() if each is not None]
+        return f"AttentionCall({self.site}, {', '.join(shown)})"
+
     def attended(
         self, query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None
     ) -> Tensor:

@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import parse_qs
 
 from headwise.errors import HeadwiseError, did_you_mean
+from headwise.folders import LONGEST_NAME, as_path
 
 GZIP = b"\x1f\x8b"
 POINTER = b"version https://git-lfs"
@@ -60,12 +61,12 @@ def whole_lines(file: Path) -> Iterator[str]:
 
 
 def existing_file(path: str | PathLike[str]) -> Path:
-    """The path as a `Path`. Where there is no such file, it may be a name of the catalogue: "multi30k/val.en" means
+    """The path as a `Path`. If there is no such file, it may be a name of the catalogue: "multi30k/val.en" means
     val.en.gz of multi30k (see `catalogue.fetched_file`).
 
     Raises HeadwiseError when it does not exist (naming a similar file), is a folder, or is a pointer of git-lfs.
     """
-    file = Path(path)
+    file = as_path(path)
     try:
         file = file.expanduser()
         if file.is_dir():
@@ -84,6 +85,13 @@ def existing_file(path: str | PathLike[str]) -> Path:
             f"Cannot read '{file}': {getattr(error, 'strerror', None) or error}."
         ) from error
     raise HeadwiseError(f"There is no file '{file}'{hint or ': check its path'}.")
+
+
+def is_file(name: Any) -> bool:
+    """Whether a user names a file that is there."""
+    if isinstance(name, str) and len(name) > LONGEST_NAME:
+        return False  # for such a name the file system raises an error in place of "no"
+    return isinstance(name, str | PathLike) and Path(name).is_file()
 
 
 def refuse_pointer(file: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 
 from headwise.data.lines import existing_file
 from headwise.data.store import StoredText, file_key
-from headwise.data.text import AnyPath, on_one_line, records_of, side_of
+from headwise.data.text import AnyPath, records_of, rows_in_python, side_of
 from headwise.errors import HeadwiseError
 
 KEYS = ("sentence1", "sentence2", "score")
@@ -38,8 +38,9 @@ class SentencePairs(StoredText):
     ) -> Self:
         """(sentence, other, score) that are already in Python."""
         written = []
-        for number, (left, right, score) in enumerate(rows, start=1):
-            written.append((on_one_line(left), on_one_line(right), _score(score, f"Pair {number}")))
+        made = rows_in_python(rows, cls.columns, numbers=("score",))
+        for number, (left, right, score) in enumerate(made, start=1):
+            written.append((left, right, _score(score, f"Pair {number}")))
         return cls._write(written, name, cache)
 
     @property

@@ -235,17 +235,3 @@ def _write_arrow(
 def _as_bytes(row: tuple[str, ...]) -> bytes:
     """One row for the fingerprint: each side on a line of its own (no side holds a newline)."""
     return ("\n".join(row) + "\n").encode("utf-8")
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """A block in which datasets shows no bars of its own: headwise has one for the whole work."""
-    import datasets  # takes a second, and not every text needs it
-
-    hidden = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not hidden:
-            datasets.enable_progress_bars()

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +20,8 @@ from urllib.parse import parse_qs
 
 from headwise.data.lines import existing_file, is_table, read_lines, side_files, whole_lines
 from headwise.data.store import StoredText, file_key
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.heads import as_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -70,7 +72,13 @@ class Text(StoredText):
         cls, lines: Iterable[str], name: str = "lines", cache: AnyPath | None = None
     ) -> Self:
         """Sentences that are already in Python; a newline inside a sentence becomes a blank."""
-        return cls._write(((on_one_line(line),) for line in lines), name, cache)
+        if isinstance(lines, str):
+            raise HeadwiseError(
+                f"One string was given, {shown_value(lines)}: give a list, even of one sentence."
+            )
+        return cls._write(
+            rows_in_python(((line,) for line in iterated(lines)), ("text",)), name, cache
+        )
 
     @property
     def lines(self) -> Sequence[str]:
@@ -128,8 +136,7 @@ class LabelledText(TextRows):
         cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None
     ) -> Self:
         """(text, label) that are already in Python."""
-        written = ((on_one_line(text), str(label)) for text, label in rows)
-        return cls._write(written, name, cache)
+        return cls._write(rows_in_python(rows, cls.columns, numbers=("label",)), name, cache)
 
 
 class PromptPairs(TextRows):
@@ -170,7 +177,7 @@ class PromptPairs(TextRows):
         cache: AnyPath | None = None,
     ) -> Self:
         """(clean, corrupted, answer, wrong answer) that are already in Python."""
-        return cls._write((tuple(map(on_one_line, row)) for row in rows), name, cache)
+        return cls._write(rows_in_python(rows, cls.columns), name, cache)
 
 
 class ParallelText(TextRows):
@@ -285,8 +292,7 @@ class ParallelText(TextRows):
         cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None
     ) -> Self:
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
-        rows = ((on_one_line(source), on_one_line(target)) for source, target in pairs)
-        return cls._write(rows, name, cache)
+        return cls._write(rows_in_python(pairs, cls.columns), name, cache)
 
     @property
     def sources(self) -> Sequence[str]:
@@ -303,8 +309,8 @@ class ParallelText(TextRows):
 
 
 def made_text(given: Any, wanted: type[StoredText]) -> Any:
-    """A text, of what a user has in Python: sentences, rows, a data set of `datasets`, or a table or column of pandas.
-    Anything else stays as it is.
+    """A text, of what a user has in Python: sentences, rows, a data set of `datasets` or a slice of it, or a table or a
+    column of pandas, polars or NumPy. Anything else stays as it is.
 
     wanted: the class that a model reads; sentences alone are a `Text`. A row has the columns of its class, in order or by
     name. Raises HeadwiseError for a data set or a table without these columns, and for several splits.
@@ -316,11 +322,15 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
             f"A data set of the splits {', '.join(map(str, given))} was given: give one of them, "
             f"data['{next(iter(given))}']."
         )
-    if hasattr(given, "to_dict") and hasattr(given, "columns"):
-        given = given.to_dict("records")  # a table of pandas
-    elif hasattr(given, "tolist"):
-        given = given.tolist()  # a column of pandas
-    named = hasattr(given, "column_names")
+    if not hasattr(given, "column_names"):
+        given = as_rows(given)
+    if isinstance(given, Mapping) and any(
+        isinstance(column, list) and isinstance(next(iter(column), None), str)
+        for column in given.values()
+    ):
+        rows = zip(*given.values(), strict=False)  # a slice of a data set
+        given = [dict(zip(given, row, strict=True)) for row in rows]
+    named = getattr(given, "column_names", None) is not None
     if not named and not (isinstance(given, list | tuple) and given):
         return given
     if not named and all(isinstance(row, str) for row in given):
@@ -524,6 +534,33 @@ def side_of(record: Mapping[str, Any], key: str, where: str) -> str:
             f"{where} has no text under '{key}' but {type(value).__name__}: {str(value)[:40]!r}."
         )
     return on_one_line(value or "")
+
+
+def rows_in_python(
+    rows: Iterable[Sequence[Any]], columns: Sequence[str], numbers: Collection[str] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Rows that are already in Python, each cell on one line. numbers: the columns that may have them. Raises
+    HeadwiseError, with its number, for a row with other cells."""
+    wanted = f"({', '.join(columns)})" if len(columns) > 1 else "a string"
+    for number, row in enumerate(iterated(rows), start=1):
+        cells = [row] if isinstance(row, str) or not isinstance(row, Iterable) else [*row]
+        fits = len(cells) == len(columns)
+        for column, cell in zip(columns, cells, strict=False):
+            is_number = isinstance(cell, Real) and not isinstance(cell, bool)
+            fits &= isinstance(cell, str) or (column in numbers and is_number)
+        if not fits:
+            shown = cells[0] if len(columns) == 1 and len(cells) == 1 else row
+            raise HeadwiseError(
+                f"Row {number} is {shown_value(shown)}: give {wanted} for each row."
+            )
+        yield tuple(on_one_line(str(cell)) for cell in cells)
+
+
+def iterated(given: Any) -> Iterator[Any]:
+    """What can be gone through, one after another. Raises HeadwiseError for what cannot."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise HeadwiseError(f"Rows are {shown_value(given)}: give a list of them.")
+    return iter(given)
 
 
 def on_one_line(sentence: str) -> str:

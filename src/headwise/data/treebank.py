@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, islice
@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll import read_conllu
-from headwise.data.lines import existing_file, read_lines
+from headwise.data.lines import existing_file, is_file, read_lines
 from headwise.data.store import file_key, part_file, scratch_folder
 from headwise.errors import HeadwiseError
 
@@ -47,13 +47,19 @@ class TreebankSize:
 class Treebank:
     """Sentences of files: `for sentence in treebank`, `len(treebank)`, `.documents()`, `.counts`, `.fingerprint`.
 
-    name: in results, by default the names of the files. language: as the caller gave it.
+    name: in results, by default the names of the files. language: as the caller gave it. first: the sentences that are
+    read, by default all.
     """
 
     def __init__(
-        self, files: tuple[Path, ...], language: str | None = None, name: str | None = None
+        self,
+        files: tuple[Path, ...],
+        language: str | None = None,
+        name: str | None = None,
+        first: int | None = None,
     ) -> None:
         self.files = files
+        self.first = first
         self.language = language
         self.name = name or "+".join(file.name for file in files)
         self._key = file_key("treebank", *files)
@@ -83,6 +89,10 @@ class Treebank:
             (write_parsed(file, language, cache),), language, f"{file.name} (trees by Stanza)"
         )
 
+    def head(self, count: int) -> Treebank:
+        """The first `count` sentences (all of them when there are fewer)."""
+        return Treebank(self.files, self.language, self.name, count)
+
     def __len__(self) -> int:
         return self.counts.sentences
 
@@ -105,6 +115,8 @@ class Treebank:
         for file in self.files:
             for line in filter(None, read_lines(file)):
                 digest.update(line.encode() + b"\n")
+        if self.first is not None:
+            digest.update(f"first {self.first}".encode())
         return digest.hexdigest()
 
     def _by_document(self) -> Iterator[Iterator[Annotated]]:
@@ -113,9 +125,10 @@ class Treebank:
             raise HeadwiseError(
                 f"'{self.name}' has changed on disk since it was opened: open it again."
             )
-        for file in self.files:
-            for _, sentences in groupby(read_conllu(file), lambda sentence: sentence.document):
-                yield sentences
+        every = ((file, sentence) for file in self.files for sentence in read_conllu(file))
+        read = islice(every, self.first)
+        for _, document in groupby(read, lambda pair: (pair[0], pair[1].document)):
+            yield (sentence for _, sentence in document)
 
     def _count(self) -> TreebankSize:
         total: Counter[str] = Counter()
@@ -135,6 +148,18 @@ class Treebank:
                 f"There is no sentence in '{self.name}', only comments and blank lines."
             )
         return TreebankSize(**total)
+
+
+TreeFiles = str | PathLike[str] | Sequence[str | PathLike[str]]  # as `read_trees` takes them
+
+
+def read_trees(given: Any) -> Any:
+    """A treebank, of its file, or of a list of files that are there; anything else stays as it is."""
+    if isinstance(given, str | PathLike):
+        return Treebank.read(given)
+    if isinstance(given, list | tuple) and given and all(map(is_file, given)):
+        return Treebank.read(*given)
+    return given
 
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,12 @@ from headwise import marian_files
 from headwise.attention import keeping
 from headwise.attention.discover import probe
 from headwise.attention.offload import named_weights
-from headwise.engines.marian import marian_matrices
-from headwise.engines.marian import refusal as marian_refusal
+from headwise.engines.marian import marian_matrices, why_not_marian
 from headwise.engines.native import LLAMA_CPP, EngineFailed, asked_apart
 from headwise.errors import HeadwiseError
-from headwise.folders import EXPORT, SUMS, Folder
+from headwise.folders import EXPORT, SUMS, Folder, as_path
 from headwise.heads import HeadMask, describe
-from headwise.loading import load
+from headwise.loading import AnyModel, as_model, load
 from headwise.marian.folder import read_folder
 from headwise.marian_files import is_product, marian_file
 from headwise.model import Model
@@ -93,7 +93,7 @@ class Check:
         return "\n".join(lines)
 
 
-def check(path: str | Path, original: Model | None = None) -> Check:
+def check(path: str | PathLike[str], original: AnyModel | None = None) -> Check:
     """Read a model's files back: a folder of transformers, CTranslate2 or Marian, a GGUF, ONNX or .pt2 file, or a folder
     with one.
 
@@ -101,7 +101,8 @@ def check(path: str | Path, original: Model | None = None) -> Check:
     with them off, are compared with the folder's; of Marian's files the model that was exported, whose weights they
     should have. Raises HeadwiseError for what is none of these.
     """
-    place = Path(path).expanduser()
+    place = as_path(path).expanduser()
+    original = None if original is None else as_model(original)
     program, files = program_of(place)
     if program is None:
         place = folder_of(place)  # of a study, that of its trained model
@@ -130,7 +131,7 @@ def program_of(place: Path) -> tuple[Program | None, list[Path]]:
             return program, files
     if marian_file(place) is not None:
         return MARIAN, [place]
-    # Before the question for config.json: folders of CTranslate2 have one, too.
+    # Before the question for config.json: folders of CTranslate2 also have one.
     if (place / CT2_WEIGHTS).is_file():
         return CT2, [place]
     if place.is_dir():
@@ -279,7 +280,7 @@ def marian_weights(place: Path, original: Model | None) -> Finding:
         return Finding("weights", False, str(error))
     if original is None:
         return Finding("weights", None, "the original model was not given")
-    wanted = marian_matrices(original) if marian_refusal(original) is None else {}
+    wanted = marian_matrices(original) if why_not_marian(original) is None else {}
     int8 = file.suffix == ".bin"
     for name, array in wanted.items():
         # int8 goes from −127 to 127; all that is no factor of a product must be equal.

@@ -297,7 +297,7 @@ def states(
     return example, sizes
 
 
-def refusal(model: Model) -> str | None:
+def why_not_graph(model: Model) -> str | None:
     """Why no graph can be written of this model; None where one may be."""
     if model.hf.main_input_name == "input_ids":
         return None

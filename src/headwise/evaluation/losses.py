@@ -12,7 +12,7 @@ from headwise.attention import evaluating
 from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import check_finite, joined, to_numpy
+from headwise.importance.sums import check_finite, to_numpy
 from headwise.model import Model
 from headwise.progress import turn
 from headwise.qualities import ACCURACY, LOSS, PERPLEXITY
@@ -58,7 +58,7 @@ def measure_losses(
 def answer_classes(task: Task, text: Batches) -> Answers:
     """A classifier's answers: the loss of every text in nats, how many classes are asked for (1, or one for each word),
     and how many are found. From all processes, in the order of a single one."""
-    parts: list[tuple[np.ndarray, ...]] = []
+    parts: list[np.ndarray] = []
     with failing_together(), evaluating(task.hf), torch.no_grad():
         for batch in text:
             tensors = on_device(task.hf, batch)
@@ -66,9 +66,10 @@ def answer_classes(task: Task, text: Batches) -> Answers:
             logits = predict(task.hf, tensors)
             is_right = (logits.argmax(-1) == labels).sum(1)  # an ignored label is no class
             sums = to_numpy([sentence_losses(logits, labels), asked_tokens(labels), is_right])
-            parts.append(tuple(column.astype(np.float64) for column in sums))
+            parts.append(np.column_stack(sums).astype(np.float64))
         parts = gather_batches(parts)
-    losses, asked, right = joined(parts)
+    stats = np.concatenate(parts)
+    losses, asked, _ = stats.T
     check_finite("The loss with heads removed", losses)
     made = f"changes by a paired bootstrap; {len(losses)} texts"
     # the exact interval is of one yes or no a text
@@ -77,5 +78,4 @@ def answer_classes(task: Task, text: Batches) -> Answers:
     else:
         made = f"accuracy in %, its interval and {made} with {int(asked.sum())} classes"
     made = text.made_on(made)
-    stats = np.stack([losses, asked, right], 1)[:, None]
-    return Answers({ACCURACY: made, LOSS: made}, stats, asked)
+    return Answers({ACCURACY: made, LOSS: made}, stats[:, None], asked)

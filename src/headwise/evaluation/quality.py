@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import astuple, dataclass, replace
+from os import PathLike
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -24,10 +25,10 @@ from headwise.forecast import (
 )
 from headwise.loading import AnyModel, as_model
 from headwise.model import Model
-from headwise.options import Search
+from headwise.options import Search, refuse_other_options
 from headwise.progress import Report, part, shown, turn
 from headwise.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
-from headwise.result import Result
+from headwise.result import TableResult
 from headwise.tasks import AnyText, Given
 
 QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
@@ -38,28 +39,32 @@ TIMED_ROUNDS = 3
 ResultRow = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class Quality(Result):
+@dataclass(frozen=True, repr=False)
+class Quality(TableResult):
     """What models are worth.
 
-    table: one row a model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
+    table: one row per model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
     model, of perplexity in %; `made` says how numbers were made. signature: the text, the models, the search and the
     versions.
     """
 
-    table: pd.DataFrame
-    signature: dict[str, Any]
+    FILES = ("quality.csv", "quality.json")
+    COLUMNS = QUALITY_COLUMNS
+    TOP = ("model", "measure", "reference", "value", "low", "high")
 
-    FILES = ("quality.csv",)
+    @property
+    def summary(self) -> str:
+        models = self.signature["models"]
+        return "1 model" if len(models) == 1 else f"{len(models)} models"
 
-    def __repr__(self) -> str:
-        return (
-            f"Quality({len(self.signature['models'])} models)\n{self.table.to_string(index=False)}"
-        )
-
-    def _repr_html_(self) -> str:
-        html: str = self.table.round(4).to_html(index=False, na_rep="")
-        return html
+    @classmethod
+    def read(cls, folder: str | PathLike[str]) -> Self:
+        """Qualities that `save` or the command line wrote into a folder. Raises HeadwiseError for files that are missing
+        or damaged."""
+        found = super().read(folder)
+        words = ["reference", "made"]  # empty where there is none
+        table = found.table.astype(dict.fromkeys(words, object)).fillna(dict.fromkeys(words, ""))
+        return replace(found, table=table)
 
     def of(self, model: str, measure: str, reference: str = "") -> float:
         """One value, or its change from a reference. Raises HeadwiseError for what is not in the table."""
@@ -73,9 +78,6 @@ class Quality(Result):
                 f"There is no {asked} in this table{did_you_mean(asked, values)}; it has {', '.join(values)}."
             )
         return values[asked]
-
-    def files(self) -> dict[str, str]:
-        return {"quality.csv": self.table.to_csv(index=False, float_format="%.6g")}
 
 
 def value_name(measure: str, model: str, reference: str) -> str:
@@ -92,13 +94,14 @@ def evaluate(
 ) -> Quality:
     """What models are worth, a row for each and each measure.
 
-    On parallel text BLEU and chrF of translation models, and decoding speed with its range over a few rounds; on
-    one-sided text their agreement with the first model's own translations, which is no quality. Of language models on
-    one-sided text perplexity and loss; on labelled text accuracy in % and loss; on recordings the word error rate in %.
-    Of models of embeddings, how similarities of sentences are ranked: as the first model ranks them, or as the scores
-    of a table of pairs do. With 95 % intervals, and the paired change of the first of these from the first model: of
-    perplexity in %, else in points. On all parameters, and bytes of the weights in memory and of the key/value cache
-    per token. Models of one name are distinguished by how many heads they have left.
+    Translation models have BLEU and chrF on parallel text, and decoding speed with its range over a few rounds; on
+    one-sided text their agreement with the first model's own translations, which is no quality. Language models have
+    perplexity and loss, classifiers accuracy in % and loss, models that hear the word error rate in %. Models of
+    embeddings are measured by how they rank similarities of sentences: as the first model ranks them, with the share of
+    sentences that keep their nearest neighbour, or as the scores of a table of pairs do. All have 95 % intervals, and
+    the paired change of the first of these from the first model, for perplexity in %, else in points; and the number of
+    parameters, and the bytes of the weights in memory and of the key/value cache per token. Models of one name are
+    distinguished by how many heads they have left.
 
     text: or its file, or a list of sentences or pairs. search: how translations are searched for
     (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
@@ -121,7 +124,8 @@ def evaluate(
             "it (--beam, --length-penalty, --batch, --engine) out."
         )
     names = distinct_names(several)
-    search = search or Search()
+    search = Search() if search is None else search
+    refuse_other_options(search, Search, "evaluate: search", "beam=4")
     with shown("evaluate", progress) as report:
         if generates:
             rows = translation_rows(several, names, read, search, report)

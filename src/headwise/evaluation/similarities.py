@@ -19,12 +19,13 @@ from headwise.data.sentence_pairs import SentencePairs
 from headwise.errors import HeadwiseError
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import check_finite, to_numpy
-from headwise.qualities import SIMILARITY
+from headwise.qualities import NEIGHBOURS, SIMILARITY
 from headwise.tasks import Embedding, Task
 from headwise.tasks.batches import Batches
 from headwise.tasks.objective import inputs_of, on_device
 
 PARTNERS = 10  # sentences that each sentence of a text is paired with on either side
+SEARCHED = 2000  # sentences among which nearest neighbours are looked for, the first ones
 FEWEST_RANKED = 5  # sentences, or pairs of a table, that can be ranked
 PAIRING_SEED = 0  # of the order in which sentences are paired
 
@@ -39,13 +40,29 @@ def answer_pairs(task: Task, text: Batches) -> Similarities:
     places, members, scores = places_of_pairs(text, rows)
     cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
     check_finite("The model with heads removed", cosines)
+    made = {SIMILARITY: similarities_made(text, members)}
+    nearest = np.empty((0, 2), int)
+    if scores is None:
+        searched = vectors[:SEARCHED]
+        nearest = np.repeat(nearest_neighbours(searched)[:, None], 2, axis=1)
+        what = f"share (in %) of {len(searched)} sentences whose nearest other one is as in the first model"
+        made[NEIGHBOURS] = text.made_on(f"{what}, exact interval")
     return Similarities(
-        made={SIMILARITY: similarities_made(text, members)},
+        made=made,
         stats=cosines[:, None, None],
         weights=np.ones(len(np.unique(members))),
         members=members,
         reference=cosines if scores is None else scores,
+        nearest=nearest,
     )
+
+
+def nearest_neighbours(vectors: np.ndarray) -> np.ndarray:
+    """For each vector of length 1 the place of the one with the largest cosine, itself left out; N M in, N out."""
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -np.inf)
+    nearest: np.ndarray = cosines.argmax(1)
+    return nearest
 
 
 def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:

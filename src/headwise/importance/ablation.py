@@ -42,7 +42,7 @@ from headwise.importance.paths import Receivers, along_paths
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.sample import Sample
-from headwise.importance.sums import SentenceSums, Sums, add_all, joined, of_documents, to_numpy
+from headwise.importance.sums import SentenceSums, add_all, of_documents, to_numpy
 from headwise.options import Search
 from headwise.tasks.batches import Batches, Fold, reporter, unreported_batches
 from headwise.tasks.objective import (
@@ -183,23 +183,24 @@ def trial_losses(
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `removal_losses`, with outputs of heads changed in any way: the loss of every sentence in each trial. trials_of:
     from a batch to its trials, as many for each."""
-    parts: list[Sums] = []
+    parts: list[np.ndarray] = []
     within = reporter(batches)
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, discovery, batches):
             by_sentence = batch.losses_in(trials_of(batch), within).T
-            lost, counts = to_numpy([by_sentence, batch.asked])
+            units = np.column_stack(to_numpy([by_sentence, batch.asked]))
             # a unit of every bootstrap has predicted tokens
-            asking = counts > 0
-            parts.append((lost[asking].astype(np.float64), counts[asking].astype(np.float64)))
+            parts.append(units[units[:, -1] > 0].astype(np.float64))
         parts = gather_batches(parts)
     if not parts:
         raise HeadwiseError(
             "The loss without some heads cannot be computed: the text has no sentence. Give other text."
         )
-    lost, counts = joined(parts)
+    units = np.concatenate(parts)
     documents = getattr(batches, "documents", None)
-    return (lost, counts) if documents is None else of_documents(lost, counts, documents)
+    if documents is not None:
+        units = of_documents(units, documents)
+    return units[:, :-1], units[:, -1]
 
 
 def recordings(

@@ -13,12 +13,15 @@ import torch
 from headwise.attention import evaluating
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.generators import check_seed
+from headwise.grid import HeadGrid
+from headwise.heads import HeadMap
 from headwise.importance.ablation import ABLATIONS, ablate
 from headwise.importance.corrupted_outputs import swapped
 from headwise.importance.passes import refuse_unscorable
 from headwise.importance.paths import Receivers
 from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import Sums, joined, to_numpy
+from headwise.importance.sums import to_numpy
 from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, shown
@@ -43,23 +46,30 @@ EFFECTS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Effects(TableResult):
     """What a change of each head does.
 
-    table: one row a head, columns EFFECTS: the effect with its 95 % interval and its two-sided p, corrected over the
+    table: one row per head, columns EFFECTS: the effect with its 95 % interval and its two-sided p, corrected over the
     heads; of prompts in pairs also its share of the gap between the clean and the corrupted prompts; n tokens, or
     prompts. signature: how it was made, of prompts in pairs with the `gap`.
     """
 
     FILES = ("effects.csv", "effects.json")
+    COLUMNS = EFFECTS
+    TOP = ("head", "value", "low", "high", "p")
 
-    def __repr__(self) -> str:
-        return f"Effects({len(self.table)} heads, {self.signature['measure']})\n{self.table}"
+    @property
+    def summary(self) -> str:
+        return f"{len(self.table)} heads, {self.signature['measure']}"
 
-    def _repr_html_(self) -> str:
-        html: str = self.table.round(4).to_html(index=False, na_rep="")
-        return html
+    def ranked(self) -> pd.DataFrame:
+        return self.table.sort_values("value", ascending=False, kind="stable")
+
+    def grids(self) -> list[HeadGrid]:
+        name = self.signature["measure"]
+        heads = HeadMap(**self.signature["heads"])
+        return [HeadGrid.of_scores(heads, self.table.assign(measure=name), name)]
 
 
 def effects(
@@ -86,6 +96,7 @@ def effects(
         raise HeadwiseError(
             f"effects changes the output of heads, which '{measure}' does not: choose {', '.join(ABLATIONS)}."
         )
+    check_seed(seed)
     model = as_model(model)
     batches = model.task.batches(text)
     refuse_unscorable(model, [measure], batches)
@@ -135,12 +146,12 @@ def effects(
 
 def gap_of(model: Model, batches: Batches) -> np.ndarray:
     """How far the loss of each corrupted prompt is above that of the clean one, by prompt."""
-    parts: list[Sums] = []
+    parts: list[np.ndarray] = []
     with failing_together(), evaluating(model.hf), torch.no_grad():
         for batch in batches:
             tensors = on_device(model.hf, batch)
             gap = losses_of(model.hf, swapped(tensors)) - losses_of(model.hf, tensors)
-            parts.append(tuple(to_numpy([gap, gap])))  # type: ignore[arg-type]
+            parts += to_numpy([gap])
         parts = gather_batches(parts)
-    gaps: np.ndarray = joined(parts)[0].astype(np.float64)
+    gaps: np.ndarray = np.concatenate(parts).astype(np.float64)
     return gaps

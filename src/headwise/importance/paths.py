@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.attention import AttentionCall
 from headwise.attention.reuse import Trial
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, shown_value
 from headwise.heads import HeadMap, Site
 from headwise.importance.corrupted_outputs import outputs_of
 from headwise.importance.recorded_batch import RecordedBatch
@@ -40,6 +40,10 @@ class Receivers:
         Raises HeadwiseError for other names."""
         if isinstance(names, str):
             names = [names]
+        if not isinstance(names, Iterable):
+            raise HeadwiseError(
+                f"The receivers are {shown_value(names)}: name '{LOGITS}', or inputs such as L9H6.query."
+            )
         names = list(names)
         if names == [LOGITS]:
             return cls()

@@ -26,10 +26,10 @@ TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 def duration_seconds(duration: str) -> float:
     """The seconds of a time such as `90s`, `10m` or `1.5h`. Raises HeadwiseError for other words, and in a run of several
     processes, which share a text and must stop together."""
-    written = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", duration)
+    written = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(duration))
     if written is None or not float(written[1]):
         raise HeadwiseError(
-            f"The time is '{duration[:20]}': give a number and a unit, such as 90s, 10m or 1h."
+            f"The time is '{str(duration)[:20]}': give a number and a unit, such as 90s, 10m or 1h."
         )
     # each would stop at another sentence
     if PartialState().num_processes > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch
 from accelerate import PartialState
 
 from headwise.environment import environment_info
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.folders import as_path
 from headwise.forecast import Forecast, model_line, text_line, text_seconds
+from headwise.generators import check_seed
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, Kind, describe, read_table, score_table, table_files
 from headwise.importance.faithfulness import (
@@ -27,7 +30,7 @@ from headwise.importance.faithfulness import (
 from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measurement import Measurement
-from headwise.importance.measures import facts, measure, passes, resolve_measures
+from headwise.importance.measures import Measure, facts, measure, passes, resolve_measures
 from headwise.importance.passes import (
     labelled,
     refuse_unscorable,
@@ -42,7 +45,7 @@ from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import Report, parts, shown
-from headwise.result import Result
+from headwise.result import Result, top_rows
 from headwise.statistics import rank_interval
 from headwise.tasks import AnyText, Given, OwnInputs
 from headwise.tasks.batches import Batches
@@ -52,7 +55,7 @@ from headwise.tasks.own_batches import OwnBatches
 def score(
     model: AnyModel,
     text: AnyText | Given | OwnInputs,
-    measures: Sequence[str] | str | None = None,
+    measures: Sequence[str | Measure] | str | Measure | None = None,
     *,
     judge: bool = False,
     untrained: int = 0,
@@ -67,9 +70,9 @@ def score(
     model predicts a seeded share of its tokens, but attention statistics see the whole text. Also the name of a file, a
     list of sentences or rows, a data set of `datasets`, or a table of pandas. Or a list of batches of the model's own
     keyword tensors with `labels`, of images, sound or text.
-    measures: names of the table `hw.measure`, a bare `lrp` or `ablation`, or `all`; by default confidence, gradient and
-    ablation, of translation models also lrp, of language models attribution.zero; of a model that predicts nothing
-    confidence, entropy and dormancy.
+    measures: names of the table `hw.measure`, or its rows, a bare `lrp` or `ablation`, or `all`; by default confidence,
+    gradient and ablation, of translation models also lrp, of language models attribution.zero; of a model that predicts
+    nothing confidence, entropy and dormancy.
     time: such as `10m`, what ablations may take: they read a random sample of the sentences, until the ranks of the heads
     settle or the time is spent, and the signature says how many (`sampled`). Without it they read the whole text, but
     a language model takes USUAL_SECONDS where no measure is named and nothing is judged.
@@ -79,7 +82,7 @@ def score(
     progress: gets the share that is done, and of what; by default a bar. Raises HeadwiseError for unknown measures, a
     text of the wrong kind, and models that compute no numbers.
     """
-    if isinstance(measures, str):
+    if isinstance(measures, str | Measure):
         measures = [measures]
     plan = ScorePlan(
         as_model(model), text, measures, judge=judge, untrained=untrained, time=time, seed=seed
@@ -104,7 +107,7 @@ class ScorePlan:
         self,
         model: Model,
         text: AnyText | Given | OwnInputs,
-        measures: Sequence[str] | None = None,
+        measures: Sequence[str | Measure] | None = None,
         *,
         judge: bool = False,
         untrained: int = 0,
@@ -112,6 +115,7 @@ class ScorePlan:
         seed: int = 0,
         place: Path | None = None,
     ) -> None:
+        check_seed(seed)
         self.model = model
         self.batches = batches = model.task.batches(text)
         self.judge = judge
@@ -130,6 +134,10 @@ class ScorePlan:
 
         names = usual_measures(model, batches) if measures is None else measures
         self.measures = names = resolve_measures(names)
+        if not names:
+            raise HeadwiseError(
+                "No measure was named: give some, such as ['gradient'], or leave them out for the usual ones."
+            )
         refuse_unscorable(model, names, batches)
         if judge:
             check_faithfulness(batches, names)
@@ -207,15 +215,13 @@ SCORE_TABLES = {
     "faithfulness": "faithfulness.csv",
     "curves": "curves.csv",
 }
-SHOWN_HEADS = 5  # of a printed result
-MOST_SHOWN = 8  # measures in a notebook's picture
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scores(Result):
     """What every head is worth, by one measure or several.
 
-    table: one row a head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
+    table: one row per head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
     tokens it is a mean of), baseline (the mean of the layer in untrained controls), units (sentences or documents of one
     length that say as much as those of the interval), p. In bfloat16 (`dtype` in the signature) a value has the rounding
     of that model: ranks of ablation are those of float32 within the intervals. signature: how the table was made,
@@ -239,6 +245,7 @@ class Scores(Result):
         "faithfulness.csv",
         "curves.csv",
     )
+    TOP = ("head", "value", "low", "high", "n")
     CAPTION = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
 
     @property
@@ -252,14 +259,20 @@ class Scores(Result):
         """The measures that have values."""
         return list(self.table["measure"].unique())
 
-    def of(self, name: str) -> dict[Head, float]:
-        """The value of every head by one measure. Raises HeadwiseError for a measure that is not in the table."""
-        rows = self.table[self.table["measure"] == name]
-        if rows.empty:
+    def named(self, name: str | None) -> str:
+        """A measure that has values, by default the first. Raises HeadwiseError for any other name."""
+        if name is None:
+            return self.measures[0]
+        if name not in self.measures:
             raise HeadwiseError(
-                f"There are no scores by '{name}' here{did_you_mean(name, self.measures)}; there is "
+                f"There are no scores by {shown_value(name)} here{did_you_mean(str(name), self.measures)}; there is "
                 f"{', '.join(self.measures)}."
             )
+        return name
+
+    def of(self, name: str) -> dict[Head, float]:
+        """The value of every head by one measure. Raises HeadwiseError for a measure that is not in the table."""
+        rows = self.table[self.table["measure"] == self.named(name)]
         addresses = rows[["kind", "layer", "head"]].itertuples(index=False, name=None)
         return {
             Head(*address): float(value)
@@ -269,11 +282,13 @@ class Scores(Result):
     def top(self, count: int = 10, name: str | None = None) -> pd.DataFrame:
         """The heads with the highest values by one measure, the first by default: columns head (`cross/0/5`), value,
         low, high, n, the highest first. Raises HeadwiseError for a measure that is not in the table."""
-        name = self.measures[0] if name is None else name
-        heads = self.of(name)  # in the order of the table
-        rows = self.table[self.table["measure"] == name].assign(head=list(map(str, heads)))
-        ranked = rows.sort_values("value", ascending=False, kind="stable", ignore_index=True)
-        return ranked[["head", "value", "low", "high", "n", "units"]].head(count)
+        return top_rows(self.ranked(name), self.TOP, count)
+
+    def ranked(self, name: str | None = None) -> pd.DataFrame:
+        """The rows of one measure, the first by default, the highest value first."""
+        name = self.named(name)
+        rows = self.table[self.table["measure"] == name]
+        return rows.sort_values("value", ascending=False, kind="stable", ignore_index=True)
 
     def matrix(self, kind: Kind, name: str | None = None) -> np.ndarray:
         """The values of one kind of heads by one measure, the first by default: layers x heads, NaN where a layer has
@@ -285,7 +300,7 @@ class Scores(Result):
             )
         # layers of a pruned model differ in heads
         values = np.full((len(counts), max(counts)), np.nan)
-        for head, value in self.of(self.measures[0] if name is None else name).items():
+        for head, value in self.of(self.named(name)).items():
             if head.kind == kind:
                 values[head.layer, head.head] = value
         return values
@@ -294,6 +309,8 @@ class Scores(Result):
         """How far scores of the same heads on another text, or by another seed, rank them alike: by measure of both, the
         rank correlation of all heads with its 95 % interval (`rank_interval`; Michel et al. 2019, section 3.4, find 0.56
         and 0.68 between domains). Columns measure, value, low, high, n. Raises HeadwiseError for other heads."""
+        if not isinstance(other, Scores):
+            raise HeadwiseError(f"Scores are compared with scores, not with {shown_value(other)}.")
         if self.heads.query != other.heads.query:
             raise HeadwiseError(
                 f"The scores are of {describe(self.heads)} heads and of {describe(other.heads)}: compare scores of the same "
@@ -316,18 +333,13 @@ class Scores(Result):
 
     def plot(self, name: str | None = None) -> HeadGrid:
         """A picture of all heads, coloured by one measure, the first by default: notebooks and `rich.print` show it."""
-        name = self.measures[0] if name is None else name
-        self.of(name)  # refuses a name without values
-        return HeadGrid.of_scores(self.heads, self.table, name)
+        return HeadGrid.of_scores(self.heads, self.table, self.named(name))
 
-    def __repr__(self) -> str:
-        first = self.measures[0]
-        shown = self.top(SHOWN_HEADS, first).to_string(index=False, float_format="{:.4g}".format)
-        return f"Scores({self.heads.total} heads by {', '.join(self.measures)}); highest {first}:\n{shown}"
-
-    def _repr_html_(self) -> str:
-        pictures = "".join(self.plot(name).html() for name in self.measures[:MOST_SHOWN])
-        return f'<div style="display: flex; flex-wrap: wrap; gap: 1em">{pictures}</div>'
+    @property
+    def summary(self) -> str:
+        measures = self.measures
+        others = f"; also {', '.join(measures[1:])}" if len(measures) > 1 else ""
+        return f"{self.heads.total} heads by {measures[0]}{others}"
 
     def grids(self) -> list[HeadGrid]:
         return [self.plot(name) for name in self.measures]
@@ -374,8 +386,8 @@ class Scores(Result):
     def extremes(self) -> list[str]:
         """A line for each measure, with how far its order would repeat on another text as long."""
         repeats = self.signature.get("repeats", {})
-        said = " (ranks repeat: correlation with another text as long)" if repeats else ""
-        lines = [f"  Heads with the highest and the lowest values{said}:"]
+        said = " (ranks repeat: how they correlate with another text as long)" if repeats else ""
+        lines = [f"  The highest and the lowest heads{said}:"]
         for name in self.measures:
             ranked = self.top(len(self.table), name)
             shown = [f"{row.head} {row.value:.3g}" for row in ranked.itertuples()]
@@ -395,12 +407,12 @@ class Scores(Result):
         return contents
 
     @classmethod
-    def read(cls, folder: str | Path, heads: HeadMap | None = None) -> Scores:
+    def read(cls, folder: str | PathLike[str], heads: HeadMap | None = None) -> Scores:
         """Scores that `save`, the command line or a study wrote into a folder. heads: of the model now.
 
         Raises HeadwiseError for files that are missing or damaged, and for scores of other heads than `heads`.
         """
-        place = Path(folder)
+        place = as_path(folder)
         table, signature = read_table(place / "heads.csv", heads)
         others: dict[str, pd.DataFrame] = {}
         for name, file in SCORE_TABLES.items():

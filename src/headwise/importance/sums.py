@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, Self, TypeVar, cast
 from zipfile import BadZipFile
 
 import numpy as np
@@ -25,10 +27,10 @@ from headwise.statistics import (
     means_with_intervals,
 )
 
+Key = TypeVar("Key", bound=Hashable)
 SentenceScale = Callable[[np.ndarray], np.ndarray]
 Sums = tuple[np.ndarray, np.ndarray]  # sums (sentences x heads), counts (sentences)
-# From twice as many sentences on, neighbours are merged, so that memory does not grow with the text.
-MERGED_SENTENCES = 20_000
+MERGED_SENTENCES = 20_000  # from twice as many on, neighbours are merged
 
 
 def to_unit_norm(values: np.ndarray) -> np.ndarray:
@@ -51,11 +53,62 @@ SENTENCE_SCALES: dict[str, SentenceScale] = {
 }  # by the name in a declaration
 
 
-class SentenceSums:
+class UnitSums(Generic[Key]):
+    """Sums over each unit of a text (a sentence, a document, several neighbours), gathered batch by batch.
+
+    parts: under each key (a layer, or what its sums are divided by) arrays with units first; all keys have the same
+    units. Memory does not grow with the text: from twice `merged` units on, every two neighbours become one.
+    """
+
+    def __init__(self, merged: int) -> None:
+        self.merged = merged
+        self.parts: dict[Key, list[np.ndarray]] = defaultdict(list)
+
+    def append(self, key: Key, units: np.ndarray) -> None:
+        """Add the units of a batch."""
+        self.parts[key].append(units)
+        # Not at every batch, because merging copies all that was gathered.
+        if sum(map(len, self.parts[key])) >= 2 * self.merged:
+            self.parts[key] = [merge_neighbours(self.array(key))]
+
+    def array(self, key: Key) -> np.ndarray:
+        """All parts as one array."""
+        return np.concatenate(self.parts[key])
+
+    def gather(self) -> Self:
+        """The sums of n processes with every n-th batch each, in the order of a single process."""
+        for key, parts in self.parts.items():
+            self.parts[key] = gather_batches(parts)
+        return self
+
+    def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Self:
+        """The same with other units under every key."""
+        other = copy(self)
+        other.parts = defaultdict(list)
+        for key in self.parts:
+            other.parts[key] = [change(self.array(key))]
+        return other
+
+    def some(self, chosen: np.ndarray | slice) -> Self:
+        """The same on some units."""
+        return self.changed(lambda units: units[chosen])
+
+    def by_document(self, documents: np.ndarray | None) -> Self:
+        """The same with a unit for each document. documents: the document of each sentence that was added; None: each is
+        its own. Neighbours that were merged, in a long text, stay merged."""
+        if documents is None:
+            return self
+        return self.changed(
+            lambda units: of_documents(units, documents) if len(units) == len(documents) else units
+        )
+
+
+class SentenceSums(UnitSums[Site]):
     """Collects, for every head, a sum and a count per sentence; the value is Σ sums / Σ counts over the text.
 
     Intervals are 95 % percentiles of a bootstrap over sentences: tokens of one sentence are not independent.
-    scale: converts the values of a layer (… x heads in and out), also in every resample.
+    scale: converts the values of a layer (… x heads in and out), also in every resample. parts: arrays B H + 1, the
+    counts last.
     """
 
     def __init__(
@@ -64,10 +117,12 @@ class SentenceSums:
         scale: SentenceScale | None = None,
         why_empty: str = "the text is too short",
     ) -> None:
+        super().__init__(MERGED_SENTENCES)
         self.heads = heads
         self.scale = scale
         self.why_empty = why_empty
-        self.parts: dict[Site, list[Sums]] = {site: [] for site in heads.sites}
+        for site in heads.sites:
+            self.append(site, np.zeros((0, heads.count(site) + 1)))
 
     def take(self, site: Site, sums: np.ndarray, counts: np.ndarray) -> None:
         """Add a batch: sums B H, counts B. A sentence without counted tokens adds nothing, but keeps its position."""
@@ -75,45 +130,16 @@ class SentenceSums:
         counts = counts.astype(np.float64)
         counted = counts > 0
         # a sentence without counted tokens adds nothing
-        self.parts[site].append((sums.astype(np.float64) * counted[:, None], counts))
-        sentences = sum(len(counts) for _, counts in self.parts[site])
-        if sentences >= 2 * MERGED_SENTENCES:
-            sums, counts = self.whole(site)
-            self.parts[site] = [(merge_neighbours(sums), merge_neighbours(counts))]
-
-    def gather(self) -> SentenceSums:
-        """The sums of n processes with every n-th batch each, in the order of a single process."""
-        for site in self.heads.sites:
-            self.parts[site] = gather_batches(self.parts[site])
-        return self
-
-    def by_document(self, documents: np.ndarray | None) -> SentenceSums:
-        """The same with a unit for each document. documents: the document of each sentence that was added; None: each is
-        its own. Neighbours that were merged, in a long text, stay merged."""
-
-        def merged(sums: np.ndarray, counts: np.ndarray) -> Sums:
-            if documents is None or len(documents) != len(counts):
-                return sums, counts
-            return of_documents(sums, counts, documents)
-
-        return self.changed(merged)
+        self.append(site, np.column_stack([sums.astype(np.float64) * counted[:, None], counts]))
 
     def fold(self, which: int) -> SentenceSums:
         """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
-        return self.changed(lambda sums, counts: (sums[which::2], counts[which::2]))
-
-    def changed(self, change: Callable[[np.ndarray, np.ndarray], Sums]) -> SentenceSums:
-        """The same with other sums and counts in every layer."""
-        other = SentenceSums(self.heads, self.scale, self.why_empty)
-        for site in self.heads.sites:
-            other.parts[site] = [change(*self.whole(site))]
-        return other
+        return self.some(slice(which, None, 2))
 
     def whole(self, site: Site) -> Sums:
         """Sums (sentences x heads) and counts (sentences) of one layer."""
-        nothing = (np.zeros((0, self.heads.count(site))), np.zeros(0))
-        sums, counts = joined(self.parts[site] or [nothing])
-        return sums, counts
+        units = self.array(site)
+        return units[:, :-1], units[:, -1]
 
     def sentences(self, site: Site, measure: str = "this measure") -> Sums:
         """`whole` for sentences with counted tokens. Raises HeadwiseError where there are none."""
@@ -153,7 +179,8 @@ class SentenceSums:
                 sums = cls(heads.only(kinds), scale)
                 for site in sums.heads.sites:
                     name = f"{site.kind}/{site.layer}"
-                    sums.parts[site] = [(arrays[f"{name}/sums"], arrays[f"{name}/counts"])]
+                    columns = arrays[f"{name}/sums"], arrays[f"{name}/counts"]
+                    sums.parts[site] = [np.column_stack(columns)]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
             raise HeadwiseError(
                 f"The sums of a score cannot be read from {path} ({type(error).__name__}: {str(error)[:100]}): delete "
@@ -198,20 +225,13 @@ class SentenceSums:
         return out
 
 
-def joined(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """The columns of several batches, such as sums and counts, joined to columns of one text."""
-    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-
-
-def of_documents(sums: np.ndarray, counts: np.ndarray, documents: np.ndarray) -> Sums:
-    """Sums and counts of windows, added up by their documents, in the order of the documents' numbers."""
+def of_documents(units: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """Sums of windows, windows x columns, added up by their documents, in the order of the documents' numbers."""
     names, unit = np.unique(documents, return_inverse=True)
-    whole = np.zeros((len(names), sums.shape[1]))
-    tokens = np.zeros(len(names))
-    # `whole[unit] += sums` would add only one window of each document
-    np.add.at(whole, unit, sums)
-    np.add.at(tokens, unit, counts)
-    return whole, tokens
+    whole = np.zeros((len(names), units.shape[1]))
+    # `whole[unit] += units` would add only one window of each document
+    np.add.at(whole, unit, units)
+    return whole
 
 
 def head_values(sums: SentenceSums) -> dict[Head, float]:

@@ -20,6 +20,7 @@ from headwise.heads import describe
 from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_measures
 from headwise.importance.passes import run_passes
 from headwise.importance.work import Workload
+from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, silent, turn
 from headwise.tasks import AnyText, OwnInputs
@@ -28,7 +29,7 @@ UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
 LAYER = ["kind", "layer", "measure"]
 
 
-def untrained(model: Model, seed: int = 0) -> Model:
+def untrained(model: AnyModel, seed: int = 0) -> Model:
     """The untrained control of a model: same class, configuration, heads and tokenizer, with new random weights.
 
     The weights are drawn as transformers draws them for this configuration. A pruned model's control has lost the same
@@ -36,6 +37,7 @@ def untrained(model: Model, seed: int = 0) -> Model:
     below 0.
     """
     check_seed(seed)
+    model = as_model(model)
     refuse_offloaded(model.hf, "An untrained control")
     config: Any = copy.deepcopy(model.hf.config)
     # a pruned model: its shape is built whole, then cut like the model

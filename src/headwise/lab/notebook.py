@@ -11,36 +11,35 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError
+from headwise.data.treebank import Treebank, TreeFiles
+from headwise.errors import HeadwiseError, shown_value
 from headwise.lab.assets import asset_files, one_module, theme
 from headwise.lab.server import answer_text, cancel_of
 from headwise.lab.session import Session
-from headwise.model import Model
+from headwise.loading import AnyModel
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
 
 
 def lab(
-    model: Model | str | PathLike[str],
+    model: AnyModel,
     text: str = "",
-    treebank: Treebank | None = None,
+    treebank: Treebank | TreeFiles | None = None,
     audio: str | PathLike[str] | None = None,
 ) -> AnyWidget:
     """The lab as a widget for Jupyter, marimo, VS Code and Colab: every head's attention, and heads
     to switch off.
 
-    model: as `headwise lab` takes it, or a loaded one; a study's folder brings its scores, roles
-    and pruned model. text: the sentence at the start. treebank: sentences to pick, whose trees are
-    drawn. audio: of a speech model, the table of its recordings. `.state` of the widget is what
-    stands after # in the address of `headwise lab`: it can be read and set. Raises HeadwiseError
-    where anywidget is not installed (`headwise[notebook]`).
+    model: as `headwise lab` takes it, or a loaded one; a study, its folder or what `hw.Run` made of
+    it, brings its scores, roles and pruned model. text: the sentence at the start. treebank:
+    sentences to pick, whose trees are drawn; or its file. audio: of a speech model, the table of
+    its recordings. `.state` of the widget is what stands after # in the address of `headwise lab`:
+    it can be read and set. Raises HeadwiseError where anywidget is not installed
+    (`headwise[notebook]`).
     """
-    if not isinstance(model, Model | str | PathLike):
-        raise HeadwiseError(
-            f"The lab got {str(model)[:100]!r}: give a model of hw.load(…), or a folder."
-        )
+    if not isinstance(text, str):
+        raise HeadwiseError(f"The lab starts on {shown_value(text)}: give one sentence, a string.")
     if find_spec("anywidget") is None:
         raise HeadwiseError(
             "The lab in a notebook needs anywidget: pip install 'headwise[notebook]'."

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from headwise.attention import AttentionCall, evaluating
-from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError
+from headwise.data.treebank import Treebank, TreeFiles, read_trees
+from headwise.errors import HeadwiseError, shown_value
 from headwise.heads import Head
 from headwise.lab.details import (
     given_model,
@@ -54,12 +54,14 @@ from headwise.lab.sentence import (
     sentences_to_pick,
     trees_of,
 )
-from headwise.loading import load
+from headwise.loading import AnyModel, as_model, load
 from headwise.model import Model
 from headwise.progress import Report, silent
 from headwise.report.glossary import glossary, relations
 from headwise.report.run_folder import FinishedRun
 from headwise.tasks import AnyText
+
+OPENING_SECONDS = 3.0  # in which a sentence to begin with is looked for
 
 
 class Question(BaseModel):
@@ -169,6 +171,7 @@ class Session:
         # `sliding 512`, of a model with both. compare: by kind and layer, the numbers in the full
         # model of the pruned model's heads; None without a pruned model. sentences: by their
         # source; of a speech model the names of recordings, and recordings: what is said in each.
+        # opening: the one that the page begins with (`open` looks for a good one), or None.
         # audio: the file of their table, where it is known (`open`). terms: what words of the page
         # mean, by each spelling; relations: the same of the relations in trees. `head_details` adds
         # scores, roles and pruned.
@@ -182,6 +185,7 @@ class Session:
             "attention": model.discovery.window_names(),
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
+            "opening": next((text for some in (examples or {}).values() for text in some), None),
             "recordings": said,
             "audio": None,
             "terms": {word: term.text for term in glossary() for word in term.spellings},
@@ -192,9 +196,9 @@ class Session:
     @classmethod
     def open(
         cls,
-        model: Model | str | PathLike[str],
+        model: AnyModel,
         device: str = "cpu",
-        treebank: Treebank | None = None,
+        treebank: Treebank | TreeFiles | None = None,
         text: Sequence[str] = (),
         audio: str | PathLike[str] | None = None,
     ) -> Self:
@@ -205,9 +209,13 @@ class Session:
         pick. Without any sentence, those of the embedded corpus (English) can be picked. audio: of
         a speech model, the table of its recordings.
         """
-        run = None if isinstance(model, Model) else run_of(str(model))
+        run = None
+        if isinstance(model, str | PathLike):
+            run = run_of(fspath(model))
+            full = load(fspath(model), device)
+        else:
+            full = as_model(model)
         pruned = pruned_model(run) if run else None
-        full = model if isinstance(model, Model) else load(str(model), device)
         small = load(pruned, device) if pruned else None
         if full.task.reads_audio or audio:
             if full.task.reads_audio and (treebank or text):
@@ -220,20 +228,45 @@ class Session:
             refuse_other_input(full, audio)
             session = cls(full, small, run, recordings=full.task.read(audio))
             session.about["audio"] = str(audio)
+            session.about["opening"] = session.opening()
             return session
         of_run = run_sentences(run, type(full.task)) if run else []
         examples = {"Your text": list(text), "The run's text": of_run}
-        if treebank is None and run:
-            treebank = run_treebank(run.folder)
-        if treebank:
-            trees = trees_of(treebank)
+        bank = read_trees(treebank)
+        if bank is None and run:
+            bank = run_treebank(run.folder)
+        if bank is not None and not isinstance(bank, Treebank):
+            raise HeadwiseError(
+                f"The treebank is {shown_value(bank)}: give hw.Treebank.read(…), or its file."
+            )
+        if bank:
+            trees = trees_of(bank)
             listed = {*examples["Your text"], *examples["The run's text"]}
             examples["With dependencies"] = sentences_to_pick(trees, without=listed)
         else:
             trees = example_trees()
             if not any(examples.values()):
                 examples["English examples"] = [OPENING, *ENGLISH]
-        return cls(full, small, run, trees, examples)
+        session = cls(full, small, run, trees, examples)
+        session.about["opening"] = session.opening()
+        return session
+
+    def opening(self) -> Any:
+        """The first sentence to pick whose output changes without the head that it needs most; the very first one where
+        none was found in `OPENING_SECONDS`, and None without sentences."""
+        every = [text for some in self.about["sentences"].values() for text in some]
+        cancel = CancelToken(OPENING_SECONDS)
+        cancel.start()
+        for text in every:
+            try:
+                found = self.smallest(Question(text=text, max_steps=1), cancel)
+            except (
+                HeadwiseError
+            ):  # no time is left, or the model writes no output that could change
+                break
+            if found.get("changed"):
+                return text
+        return self.about["opening"]
 
     def answer(
         self,

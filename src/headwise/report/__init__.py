@@ -4,10 +4,11 @@
 """
 
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 
 from headwise.errors import HeadwiseError
-from headwise.folders import PAGES, Folder
+from headwise.folders import PAGES, Folder, as_path
 
 
 def need_drawing() -> None:
@@ -19,8 +20,10 @@ def need_drawing() -> None:
         )
 
 
-def report(run: str | Path) -> Path:
+def report(run: str | PathLike[str]) -> Path:
     """Write `report.html` and its figures into the folder of a run, or of a grid of runs; returns its path.
+
+    run: the folder, or what `hw.Run` made of it.
 
     Raises HeadwiseError for a folder that is no run, whose files cannot be read, or that cannot be written, and for a
     page or a figure there that headwise did not write. It needs `pip install 'headwise[report]'`, as `compare` and
@@ -42,11 +45,11 @@ def report(run: str | Path) -> Path:
 
 
 def compare(
-    run: str | Path,
-    other: str | Path,
-    out: str | Path = Path("runs/comparison"),
+    run: str | PathLike[str],
+    other: str | PathLike[str],
+    out: str | PathLike[str] = Path("runs/comparison"),
     *,
-    matches: str | Path | None = None,
+    matches: str | PathLike[str] | None = None,
 ) -> Path:
     """Write a page of what differs between two runs into the folder `out`; returns its path.
 
@@ -61,13 +64,13 @@ def compare(
 
     folder = Folder(out)
     folder.refuse_others(["report.html"])
-    paired = None if matches is None else Path(matches)
+    paired = None if matches is None else as_path(matches)
     both = read_comparison(Folder(run).place, Folder(other).place, paired)
     folder.write(page_files(both), PAGE_FILES)
     return folder.place / "report.html"
 
 
-def animate(run: str | Path, file: str | Path) -> Path:
+def animate(run: str | PathLike[str], file: str | PathLike[str]) -> Path:
     """Write how the gates of a run closed as an animated GIF; returns its path.
 
     A file of this name is replaced; in the folder of the run, one that headwise did not write is refused. Raises
@@ -76,7 +79,7 @@ def animate(run: str | Path, file: str | Path) -> Path:
     need_drawing()
     from headwise.report.gate_history import write_animation
 
-    return write_animation(Folder(run, PAGES), Path(file))
+    return write_animation(Folder(run, PAGES), as_path(file))
 
 
 __all__ = ["animate", "compare", "report"]

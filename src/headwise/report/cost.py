@@ -16,7 +16,7 @@ import pandas as pd
 from headwise.heads import HeadMask
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED
-from headwise.qualities import AGREEMENT, BLEU, VERDICTS, Number
+from headwise.qualities import AGREEMENT, BLEU, NEIGHBOURS, VERDICTS, Number
 from headwise.report import models
 from headwise.report.format import capital, kinds_among, quantity, size
 from headwise.report.models import ModelRow, tested_text
@@ -104,9 +104,9 @@ def models_table(
     layouts: Mapping[str, HeadMask] | None = None,
 ) -> Table | None:
     """Every model: of a run, or of several side by side, which a column `run` names. layouts: where they are known, the
-    heads of each kind are counted. Without test text, quality is that
-    of dev. The loss is shown where some models have no BLEU or agreement, and the size of weights in memory where some
-    were not saved."""
+    heads of each kind are counted. Without test text, quality is that of dev; where some models were only tried on dev,
+    their changes there are shown too. The loss is shown where some models have no BLEU or agreement, and the size of
+    weights in memory where some were not saved."""
     dev = "dev " if split == "dev" else ""
     quality = models.quality_on(frame, split)
     chosen_by = models.quality_on(frame, "dev")
@@ -120,9 +120,15 @@ def models_table(
         f"{dev}{quality.title}": models.quality_column(quality, split),
         **models.change_columns(quality, split, references, write=tested_text),
         f"{dev}chrF": models.number_column("{:.2f}".format, "chrf", split),
+        f"{dev}{NEIGHBOURS.title}, %": models.number_column(
+            "{:.1f}".format, NEIGHBOURS.name, split
+        ),
         # without test text, the column above
         f"dev {chosen_by.title}": models.quality_column(chosen_by, "dev"),
     }
+    if split == "test" and models.split_of_all(frame) == "dev":
+        on_dev = models.change_columns(chosen_by, "dev", [UNPRUNED], write=tested_text)
+        columns |= {f"dev {title}": cell for title, cell in on_dev.items()}
     searched = chosen_by in (BLEU, AGREEMENT)
     if not searched or models.values(frame, chosen_by.name, "dev").isna().any():
         columns["dev loss"] = models.number_column("{:.4f}".format, "loss", "dev")
@@ -181,17 +187,18 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
 
 
 def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
-    """Every pruned model (or the best head of each layer) with everything it was compared with. Differences are
-    model minus control.
+    """Every pruned model (or the best head of each layer) with everything it was compared with on the reported text.
+    Differences are model minus control.
     """
     known = {model["setting"]: model for model in models.model_rows(run.models)}
     controls = models.model_rows(models.control_models(run.models))
+    controls = [control for control in controls if not run.only_tried(control)]
     found: list[ControlComparison] = []
 
     def add(kind: str, model: ModelRow, reference: str) -> None:
         """A model beside the one that its change of this reference is from."""
         control = known.get(models.against(model, reference))
-        if control is not None:
+        if control is not None and not run.only_tried(model):
             found.append(ControlComparison(kind, model, control, model, reference))
 
     for facts in compared_by_all():
@@ -255,7 +262,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
 
 
 def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
-    """A row a comparison (Voita et al. 2019, table 2)."""
+    """A row per comparison (Voita et al. 2019, table 2)."""
     name = run.quality.title
     unit = run.quality.in_unit
     written = models.quality_column(run.quality, run.split)
@@ -351,7 +358,7 @@ def choose_examples(run: FinishedRun) -> Examples | None:
     full = texts["full"]
     pruned = texts[chosen["setting"]]
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
-    # An empty source is left out, too: there is nothing to read in it.
+    # An empty source is left out as well: there is nothing to read in it.
     short = [i for i, text in enumerate(texts["source"]) if 0 < len(text.split()) <= LONGEST_SOURCE]
     unchanged = [i for i in short if alike[i] == 1]
     changed = sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any
@@ -54,7 +55,7 @@ def card_sections(run: FinishedRun, model: ModelRow) -> list[tuple[str, str]]:
     found = [(title, card_table(rows)) for title, rows in groups if rows]
     doubted = (run.facts.get("doubts") or {}).get(model["setting"]) or []
     if doubted:
-        found.append(("Doubts", "\n".join(f"- {line}" for line in doubted)))
+        found.append(("Doubts", "\n".join(f"- {escape(line, quote=False)}" for line in doubted)))
     return found
 
 
@@ -133,7 +134,9 @@ def card_table(rows: FactRows) -> str:
     # Markdown has no table without a heading, so it is empty.
     lines = ["| | |", "|---|---|"]
     for row in rows:
-        # A line break or a bar in a cell would end it.
-        label, text = (" ".join(cell.split()).replace("|", "\\|") for cell in row)
+        # A line break or a bar in a cell would end it, and names of files may look like HTML.
+        label, text = (
+            escape(" ".join(cell.split()), quote=False).replace("|", "\\|") for cell in row
+        )
         lines.append(f"| {label} | {text} |")
     return "\n".join(lines)

@@ -147,8 +147,8 @@ def is_random(line: pd.DataFrame) -> bool:
 
 
 def ordered(frame: pd.DataFrame) -> list[ModelRow]:
-    """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs. Of several
-    runs, models of one setting stand together."""
+    """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs. With several
+    runs, models of one setting come together."""
     kinds = groups(frame)
 
     def place(model: ModelRow) -> tuple[Any, ...]:
@@ -168,6 +168,12 @@ def reported_split(frame: pd.DataFrame) -> str:
     """The text that is reported: test, or dev where no pruned model was measured on test."""
     others = frame[frame["method"] != "none"] if (frame["method"] != "none").any() else frame
     return "test" if any(has(others, one.name, "test") for one in QUALITIES) else "dev"
+
+
+def split_of_all(frame: pd.DataFrame) -> str:
+    """The text that all of some models were measured on: test, or else dev, which alone has the sizes that were tried."""
+    quality = quality_on(frame, "test")
+    return "dev" if values(frame, quality.name, "test").isna().any() else "test"
 
 
 def group_name(kinds: tuple[str, ...]) -> str:

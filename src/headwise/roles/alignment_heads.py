@@ -66,7 +66,7 @@ WEIGHTS_COST = 1.2  # forwards that one with all attention weights takes as long
 EXPECTED_ROUNDS = 4  # times that a set grows, as is expected before it is known
 
 
-@dataclass
+@dataclass(repr=False)
 class AlignmentHeads(Result):
     """The result of `align`.
 
@@ -83,6 +83,7 @@ class AlignmentHeads(Result):
     signature: dict[str, Any]
 
     FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
+    TOP = ("set", "measure", "value", "low", "high")
 
     @property
     def confirmed(self) -> bool:
@@ -136,10 +137,13 @@ class AlignmentHeads(Result):
         contents = (table, sets, json.dumps(facts, indent=1) + "\n")
         return dict(zip(self.FILES, contents, strict=True))
 
-    def _repr_html_(self) -> str:
+    @property
+    def summary(self) -> str:
+        return ", ".join(map(str, self.heads))
+
+    def ranked(self) -> pd.DataFrame:
         """The error of the sets."""
-        shown: str = self.sets.to_html(index=False, float_format="{:.3f}".format)
-        return shown
+        return self.sets
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ OF_A_HEAD = 3  # words that the first half may find for a head
 SHOWN = 12  # words that the terminal says
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LostWords(TableResult):
     """The words that a model no longer says without a head.
 
@@ -63,6 +63,12 @@ class LostWords(TableResult):
     """
 
     FILES = ("words.csv", "words.json")
+    COLUMNS = WORDS
+    TOP = ("head", "word", "value", "low", "high")
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.confirmed)} of {len(self.table)} words confirmed"
 
     @property
     def confirmed(self) -> pd.DataFrame:

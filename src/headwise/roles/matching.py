@@ -50,27 +50,25 @@ FALSE_MATCHES = 0.05  # the false discovery rate
 EncodedBatch = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Matches(TableResult):
     """Heads of two models, paired by what they attend to.
 
-    table: one row a head of the first model, columns MATCHES, the most alike first. signature: how it was made.
+    table: one row per head of the first model, columns MATCHES, the most alike first. signature: how it was made.
     """
 
     FILES = ("matches.csv", "matches.json")
+    COLUMNS = MATCHES
+    TOP = ("head", "other", "affinity", "low", "high")
 
     @property
     def confirmed(self) -> pd.DataFrame:
         """The pairs that correspond."""
         return self.table[self.table["confirmed"]]
 
-    def __repr__(self) -> str:
-        count = f"{len(self.confirmed)} of {len(self.table)} pairs correspond"
-        return f"Matches({count})\n{self.table}"
-
-    def _repr_html_(self) -> str:
-        html: str = self.table.round(3).to_html(index=False, na_rep="")
-        return html
+    @property
+    def summary(self) -> str:
+        return f"{len(self.confirmed)} of {len(self.table)} pairs correspond"
 
     def lines(self) -> list[str]:
         """The pairs that correspond, the most alike first, and how many there are."""

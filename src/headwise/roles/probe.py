@@ -7,7 +7,6 @@ each with a baseline on the same sentences. Memory does not grow with the text: 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads import Kind, Site
-from headwise.importance.sums import check_finite, merge_neighbours, to_numpy
+from headwise.importance.sums import UnitSums, check_finite, to_numpy
 from headwise.roles.passage import Passage, View
 from headwise.statistics import clustered_proportion_interval, jackknife_p, ratio_interval
 
@@ -176,19 +175,19 @@ def mean_over_queries(
     return Probe([measure], queries.sum(1)[:, None].float(), baseline[..., None], answer)
 
 
-class AnswerSums:
+class AnswerSums(UnitSums[str | int]):
     """Sums and counts for one kind of attention over units of text (U units, M measures, N baseline rules).
 
-    parts: arrays of some units each, COUNTS u M, BASELINE u N M, and under every layer's number sums u H M.
+    parts: COUNTS u M, BASELINE u N M, and under every layer's number sums u H M.
     """
 
     def __init__(self, kind: Kind) -> None:
+        super().__init__(MERGED_UNITS)
         self.kind = kind
         self.columns: dict[str, int] = {}
         self.ruled: set[str] = set()  # measures that have a baseline
         # A measure, and the measure that it is divided by instead of its count.
         self.per: dict[str, str] = {}
-        self.parts: dict[str | int, list[np.ndarray]] = defaultdict(list)
 
     @property
     def layers(self) -> list[int]:
@@ -213,14 +212,10 @@ class AnswerSums:
                 check_finite(Site(self.kind, layer), answer)
         self.declare(probes)
         names = [probe.measures for probe in probes]
-        self.parts[COUNTS].append(self.placed(names, counts))
-        self.parts[BASELINE].append(self.placed(names, baseline))
+        self.append(COUNTS, self.placed(names, counts))
+        self.append(BASELINE, self.placed(names, baseline))
         for layer, answers in zip(sums, layers, strict=True):
-            self.parts[layer].append(self.placed(names, answers))
-        # Not at every batch, because merging copies all that was gathered.
-        if self.units >= 2 * MERGED_UNITS:
-            merged = {key: [merge_neighbours(self.whole(key))] for key in self.parts}
-            self.parts.update(merged)
+            self.append(layer, self.placed(names, answers))
 
     def declare(self, probes: Sequence[Probe]) -> None:
         """Give every measure a column, and note its divisor and whether it has a baseline."""
@@ -241,7 +236,7 @@ class AnswerSums:
             out[..., : array.shape[-2], columns] = array
         return out
 
-    def whole(self, key: str | int) -> np.ndarray:
+    def array(self, key: str | int) -> np.ndarray:
         """All parts as one array U … M. Early parts may have fewer measures or baseline rules."""
         arrays = self.parts[key]
         middle = np.max([array.shape[1:-1] for array in arrays], axis=0)
@@ -252,28 +247,20 @@ class AnswerSums:
             padded.append(np.pad(array, [(0, 0), *((0, count) for count in missing)]))
         return np.concatenate(padded)
 
-    def some(self, chosen: np.ndarray) -> AnswerSums:
-        """The answers on some units: U booleans in."""
-        part = AnswerSums(self.kind)
-        part.columns, part.per, part.ruled = self.columns, self.per, self.ruled
-        for key in self.parts:
-            part.parts[key].append(self.whole(key)[chosen])
-        return part
-
     def table(self, seed: int | None = None) -> pd.DataFrame:
         """A row per head and measure: kind, layer, head, measure, value, low, high, n, baseline, units, p.
 
         low, high: 95 % interval over units (`value_interval`), only with a seed. n: tokens asked about, in `units`
         sentences (or groups of them). p: of the hypothesis that the head is no better than the baseline (`jackknife_p`).
         """
-        counts = self.whole(COUNTS)
+        counts = self.array(COUNTS)
         rule = self.best_rule()
         # A divisor of other measures is no measure.
         names = [name for name in self.columns if name not in self.per.values()]
         columns = [self.columns[name] for name in names]
         tables = []
         for layer in self.layers:
-            all_sums = self.whole(layer)
+            all_sums = self.array(layer)
             sums = all_sums[..., columns]
             size = sums.shape[1]
             if not size:
@@ -312,7 +299,7 @@ class AnswerSums:
 
     def best_rule(self) -> np.ndarray:
         """The answers of the best baseline rule of each measure, U M; NaN for measures without a rule."""
-        rules = self.whole(BASELINE)
+        rules = self.array(BASELINE)
         if not rules.shape[1]:
             return np.full((len(rules), rules.shape[2]), np.nan)
         # The best on the whole text: chosen by sentence it would be better than any rule.
@@ -359,6 +346,6 @@ def together(several: Sequence[AnswerSums]) -> AnswerSums:
             joined.columns.setdefault(name, len(joined.columns))
     for answers in several:
         for key in answers.parts:
-            array = joined.placed([list(answers.columns)], [answers.whole(key)])
-            joined.parts[key].append(array)
+            array = joined.placed([list(answers.columns)], [answers.array(key)])
+            joined.parts[key].append(array)  # halves as they are, merged no further
     return joined

@@ -17,7 +17,7 @@ from headwise.data.embedded import write_treebank
 from headwise.data.store import AnyText, scratch_folder
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown_value
 from headwise.model import Model
 from headwise.roles.alignment import Gold, LinkedText, pairs_for
 from headwise.roles.causal import USUAL_WORDS, causal_effects, no_effects
@@ -244,6 +244,11 @@ def token_counts(
     if training is None or isinstance(training, Mapping):
         return training
     text = model.task.text_of(training)
+    if not isinstance(text, AnyText):
+        raise HeadwiseError(
+            f"training is {shown_value(training)}: give the text that the model was trained on, or how often each token id "
+            "occurs in it."
+        )
     return count_tokens(islice(source_sentences(text), COUNTED), model.tokenizer)
 
 

@@ -68,28 +68,36 @@ Offsets = Mapping[
 ]  # by head, where its pattern looks: tokens from the query; ±inf: the last or first token
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RoleSets(TableResult):
     """What the heads of each role do together.
 
     table: a row for each role and change (CHANGES), and for each of its heads alone where the role has a pattern; columns
-    SETS. value: what the loss gains, in nats a token, with its 95 % bootstrap interval over so many `units` (sentences).
+    SETS. value: what the loss gains, in nats per token, with its 95 % bootstrap interval over so many `units` (sentences).
     random: of sets drawn at random, the mean, the least and the largest value; p: the share of them, and of the set
     itself, that cost as much. signature: how it was made.
     """
 
     FILES = ("sets.csv", "sets.json")
+    COLUMNS = SETS
+    TOP = ("kind", "role", "change", "value", "low", "high")
+
+    @property
+    def summary(self) -> str:
+        sets = self.table[["kind", "role"]].drop_duplicates()
+        return f"{len(sets)} sets of heads"
+
+    def ranked(self) -> pd.DataFrame:
+        """Of each role, the whole set."""
+        return self.table.drop_duplicates(["kind", "role", "change"])
 
     def lines(self) -> list[str]:
         """A line for each role, and its pattern behind it."""
         if self.table.empty:
             return ["  No head has a role: there are no heads of one role to switch off together."]
         made = f"; {self.signature['made']}" if self.signature["made"] else ""
-        lines = [f"  Heads of one role, together (nats a token{made}):"]
-        several = self.table.drop_duplicates(
-            ["kind", "role", "change"]
-        )  # the whole set comes first
-        for (kind, role), rows in several.groupby(["kind", "role"], sort=False):
+        lines = [f"  Heads of one role, together (nats per token{made}):"]
+        for (kind, role), rows in self.ranked().groupby(["kind", "role"], sort=False):
             said = []
             for row in rows.to_dict("records"):
                 found = (

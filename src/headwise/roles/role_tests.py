@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from typing import Any
 
@@ -16,9 +15,10 @@ from headwise.attention import Discovery
 from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
-from headwise.data.treebank import Treebank
+from headwise.data.treebank import Treebank, TreeFiles, read_trees
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
+from headwise.folders import as_path, read_json
 from headwise.generators import check_seed
 from headwise.grid import HeadGrid
 from headwise.heads import COLUMNS, Head, HeadMap, head_of
@@ -62,7 +62,7 @@ DRAWS = 10  # of halves
 SHOWN = 5  # names in a warning
 
 
-@dataclass
+@dataclass(repr=False)
 class Roles(Result):
     """The result of `roles`.
 
@@ -101,16 +101,36 @@ class Roles(Result):
         "facts.json",
     )
 
+    TOP = ("head", "role", "value", "low", "high", "baseline")
+
+    @property
+    def summary(self) -> str:
+        heads = self.roles[KEY[:3]].drop_duplicates()
+        return f"{len(self.roles)} roles in {len(heads)} of {self.heads.total} heads"
+
+    def ranked(self) -> pd.DataFrame:
+        """The roles, those that are furthest above their baseline first."""
+        below = self.roles["baseline"] - self.roles["value"]
+        return self.roles.iloc[below.to_numpy(dtype=float).argsort(kind="stable")]
+
+    def notes(self) -> list[str]:
+        """Warnings, and what no head does."""
+        return [*self.warnings, *self.absent]
+
     def lines(self) -> list[str]:
-        """The labels of the heads, after what readers of the numbers should know."""
-        lines = [f"  {line}" for line in [*self.warnings, *self.absent]]
+        """The labels of the heads, then what readers of the numbers should know, and what no head does."""
+        lines = []
         without = self.labels["label"] == NO_ROLE
+        if not without.all():
+            lines.append(
+                "  What heads do (value vs baseline; draws: random halves of the text that confirm it):"
+            )
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
             lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
-        return lines
+        return [*lines, *(f"  {line}" for line in self.notes())]
 
     def grids(self) -> list[HeadGrid]:
         return [self.plot()]
@@ -143,23 +163,48 @@ class Roles(Result):
             best.setdefault(head, category(row["measure"]))
         return HeadGrid.of_groups(self.heads, best, "best role")
 
-    def _repr_html_(self) -> str:
-        """The picture, the roles that were found, the clearest first, and what no head does."""
-        above = self.roles.assign(above=self.roles["value"] - self.roles["baseline"])
-        clearest = above.sort_values("above")[::-1]
-        heads = clearest[KEY[:3]].itertuples(index=False)
-        addresses = [f"{kind}/{layer}/{head}" for kind, layer, head in heads]
-        shown = clearest[["role", "value", "low", "high", "baseline"]]
-        shown = shown.set_axis(pd.Index(addresses, name="head"))
-        notes = "".join(f"<p>{html.escape(text)}</p>" for text in (*self.warnings, *self.absent))
-        return f"{self.plot().html()}{shown.to_html(float_format='{:.2f}'.format)}{notes}"
+    @classmethod
+    def read(cls, folder: str | PathLike[str]) -> Roles:
+        """Roles that `save` or the command line wrote into a folder, or a study into its folder `roles`. Raises
+        HeadwiseError for files that are missing or damaged."""
+        place = as_path(folder)
+        wanted = "give a folder that headwise roles wrote, or roles/ of a study"
+        if not (place / "facts.json").is_file():
+            raise HeadwiseError(f"{place} has no facts.json, so no roles: {wanted}.")
+        facts = read_json(place / "facts.json", dict)
+        found: dict[str, Any] = {}
+        try:
+            for name in ROLE_TABLES:
+                file = place / f"{name}.csv"
+                found[name] = pd.DataFrame()
+                if name not in OPTIONAL or file.is_file():
+                    found[name] = pd.read_csv(file, keep_default_na=False, na_values=[""])
+            coverage = {}
+            for name, counts in facts["coverage"].items():
+                known = {field.name: counts[field.name] for field in fields(Coverage)}
+                coverage[name] = Coverage(**known)
+            return cls(
+                heads=HeadMap(**facts["signature"]["heads"]).only(
+                    dict.fromkeys(found["labels"]["kind"])
+                ),
+                **found,
+                **{
+                    name: facts[name] for name in ("absent", "low_support", "warnings", "signature")
+                },
+                coverage=coverage,
+                examples=read_json(place / "examples.json", list),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HeadwiseError(
+                f"The roles in {place} cannot be read ({type(error).__name__}: {error}): find them again, or {wanted}."
+            ) from None
 
 
 def roles(
     model: AnyModel,
-    treebank: Treebank | AnyText | str | PathLike[str] | None = None,
+    treebank: Treebank | AnyText | TreeFiles | None = None,
     *,
-    confirm: Treebank | str | PathLike[str] | None = None,
+    confirm: Treebank | TreeFiles | None = None,
     pairs: ParallelText | LinkedText | Given | None = None,
     training: AnyText | Given | Mapping[int, int] | None = None,
     untrained: int = 0,
@@ -169,17 +214,17 @@ def roles(
     """What each head does: every declared role test (`hw.role`), each with a baseline and an interval.
 
     There are positional, syntactic, rare-token, coreference and alignment heads, and those of language models, which
-    are also tested on repeated random tokens and on texts made from templates; `.labels` has one line a head
+    are also tested on repeated random tokens and on texts made from templates; `.labels` has one line per head
     (docs/methods/roles.md). The encoder of an encoder-decoder is tested on the treebank, decoder and cross attention on
     sentence pairs; all heads of Whisper on speech with word times.
 
-    treebank: or its file; roles are found on one half of its documents and confirmed on the other, or on `confirm`. A
-    causal language model needs none: then only its tests on tokens and texts of their own are made. For Whisper it is
-    speech. pairs: for cross attention; a `LinkedText` has their reference links, for others eflomal draws them.
-    training: the text the model was trained on (or how often each token id occurs in it), which rare-token heads are
-    tested by. untrained: how many randomly initialised models (`hw.untrained`) are tested as a control; then `.controls`
-    also has the model on random words and on shuffled sentences, or on noise (docs/methods/controls.md). Raises
-    HeadwiseError for a model without tokenizer, and for text that cannot be used.
+    treebank: or its file or files; roles are found on one half of its documents and confirmed on the other, or on
+    `confirm`. A causal language model needs none: then only its tests on tokens and texts of their own are made. For
+    Whisper it is speech. pairs: for cross attention; a `LinkedText` has their reference links, for others eflomal draws
+    them. training: the text the model was trained on (or how often each token id occurs in it), which rare-token heads
+    are tested by. untrained: how many randomly initialised models (`hw.untrained`) are tested as a control; then
+    `.controls` also has the model on random words and on shuffled sentences, or on noise (docs/methods/controls.md).
+    Raises HeadwiseError for a model without tokenizer, and for text that cannot be used.
     """
     # Refused before the text is read, which may take minutes.
     check_seed(seed)
@@ -203,8 +248,8 @@ def roles(
 
 def role_data(
     model: Model,
-    text: Treebank | AnyText | str | PathLike[str] | None,
-    confirm: Treebank | str | PathLike[str] | None = None,
+    text: Treebank | AnyText | TreeFiles | None,
+    confirm: Treebank | TreeFiles | None = None,
     pairs: ParallelText | LinkedText | Given | None = None,
     training: AnyText | Given | Mapping[int, int] | None = None,
 ) -> RoleData:
@@ -212,11 +257,7 @@ def role_data(
     own = model.task.role_data(text, confirm, pairs, training)
     if isinstance(own, RoleData):
         return own
-    trees: list[Any] = [text, confirm]
-    for place, given in enumerate(trees):
-        if isinstance(given, str | PathLike):
-            trees[place] = Treebank.read(given)
-    return RoleTexts.of(model, trees[0], trees[1], pairs, training)
+    return RoleTexts.of(model, read_trees(text), read_trees(confirm), pairs, training)
 
 
 def find_roles(

@@ -161,10 +161,10 @@ def opening(passage: Passage) -> Probe:
 
 def means(answers: AnswerSums) -> dict[Site, Tensor]:
     """The mean weights H OPENING OPENING of every layer, from the answers to `opening`."""
-    counts = torch.from_numpy(answers.whole(COUNTS)).sum(0).clamp_min(1)
+    counts = torch.from_numpy(answers.array(COUNTS)).sum(0).clamp_min(1)
     means_by_site = {}
     for layer in answers.layers:
-        sums = torch.from_numpy(answers.whole(layer)).sum(0)
+        sums = torch.from_numpy(answers.array(layer)).sum(0)
         means_by_site[Site(answers.kind, layer)] = (sums / counts).unflatten(-1, (OPENING, OPENING))
     return means_by_site
 

@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from headwise.answers import too_short
+from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import PromptPairs
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
@@ -25,6 +27,7 @@ from headwise.study.step import Build
 from headwise.tasks.own_translations import OwnTranslations
 from headwise.units import refuse_counts
 
+SPLITS: tuple[Split, ...] = ("dev", "test")  # that models are compared on
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
 MB = 1e6
 
@@ -50,6 +53,9 @@ def preflight(
     to_do = [build for build in builds if not build.was_done]
     first = next(iter(runs))  # the others have texts of about the same size
     lines = [*missing_texts(plan), *own_targets(first)]
+    if plan.pruning:
+        for run in runs:
+            lines += short_texts(run)
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
@@ -99,14 +105,14 @@ def impossible(run: Run) -> Iterator[tuple[str, str]]:
         if "loss" not in task.provides:
             for sweep in plan.pruning:
                 assert isinstance(sweep, GreedySweep)  # others train
-                for score in sweep.score:
+                for score in sweep.measure:
                     if score not in TEXTLESS_ORDERS and not run.allows(score):
                         yield (
                             f"The score '{score}' needs a loss",
-                            f"take '{task.usual_score}' (--measure, or score in [[pruning]])",
+                            f"take '{task.usual_score}' (--measure, or measure in [[pruning]])",
                         )
-            if run.scoring.pairs:
-                yield "[scoring] pairs needs a loss", "leave it out"
+            if run.scoring.interactions:
+                yield "[scoring] interactions needs a loss", "leave it out"
         if plan.search.engine != "transformers":
             yield (
                 f"The engine '{plan.search.engine}' translates",
@@ -125,7 +131,7 @@ def impossible(run: Run) -> Iterator[tuple[str, str]]:
 
 def refuse_prompts(plan: Plan) -> None:
     """Raise HeadwiseError for prompts in pairs, which are no text to train on or to have a perplexity of."""
-    for texts in (plan.data, *plan.pairs.values()):
+    for texts in (plan.data, *plan.languages.values()):
         for split in ("train", "dev", "test"):
             spec = getattr(texts, split)
             if spec and PromptPairs.is_named_by(spec):
@@ -154,12 +160,21 @@ def refuse_heads(plan: Plan, model: Model) -> None:
 
 def missing_texts(plan: Plan) -> Iterator[str]:
     """What a plan without dev or test text means."""
-    for name, texts in (plan.pairs or {"": plan.data}).items():
-        where = f"[pairs.{name}]" if name else "[data]"
+    for name, texts in (plan.languages or {"": plan.data}).items():
+        of = f" of {name}" if name else ""
         if texts.dev is None and texts.embedded is None:
-            yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
+            yield f"No dev text{of} is named: every tenth sentence of the training text is held out for it."
         if not texts.has_test:
-            yield f"{where} names no test text: the report has dev numbers only."
+            yield f"No test text{of} is named: the report has dev numbers only."
+
+
+def short_texts(run: Run) -> Iterator[str]:
+    """Dev and test texts whose intervals will say little. Raises HeadwiseError for those that would have none."""
+    for split in SPLITS:
+        if split == "dev" or run.plan.data.has_test:
+            line = too_short(split, run.count(split), run.quality.over)
+            if line:
+                yield line
 
 
 def own_targets(run: Run) -> Iterator[str]:

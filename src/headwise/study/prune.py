@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headwise.answers import too_short
 from headwise.data.embedded import Split
 from headwise.data.text import Text
-from headwise.errors import HeadwiseError
-from headwise.folders import below
+from headwise.errors import HeadwiseError, shown_value
+from headwise.folders import as_path, below
+from headwise.generators import check_seed
 from headwise.heads import Kind
 from headwise.loading import AnyModel, as_model, load
 from headwise.model import Model
@@ -23,6 +25,7 @@ from headwise.options import (
     Pruning,
     TopK,
     Training,
+    refuse_other_options,
     several,
     validated,
 )
@@ -75,18 +78,19 @@ def prune(
 
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
     and its controls (trained as long without pruning, and as many random heads; of heads removed without training, other
-    orders) are compared on dev and, once, on `test`, with intervals, in `work`/pruning.csv; hw.report(work) writes the
-    page. The model is the same as without controls. The study shows its own progress, unless `progress` is given: then
-    that only gets the end.
+    orders) are compared on dev and, once, on `test`, with intervals; hw.Run(work) opens it. The model is the same as
+    without controls. The study shows its own progress, unless `progress` is given: then that only gets the end.
 
     Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation
     model and all heads of any other. Training needs memory for the weights once more. Warns when gates had not settled
     or missed the target. Raises HeadwiseError for options, texts and models that do not fit together.
     """
+    check_seed(seed)
     model = as_model(model)
     if not isinstance(options, Gates | TopK | Greedy):
         raise HeadwiseError(
-            f"prune: the options are {options!r:.100}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…)."
+            f"prune: the options are {shown_value(options)}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…), such as "
+            "hw.Greedy(keep=0.5)."
         )
     refuse_goals(options)
     refuse_idle_training(options, training, None if controls else work)
@@ -116,7 +120,11 @@ def prune(
             texts["test"] = model.task.completed(test)
         names = CONTROLS if controls is True else controls
         plan = plan_of(model, texts, options, training, names, seed)
-        return prune_with_controls(plan, InMemory(model, texts), Path(work), progress)
+        return prune_with_controls(plan, InMemory(model, texts), as_path(work), progress)
+    if isinstance(options, Greedy) and options.max_drop is not None:
+        line = too_short("dev", len(texts["dev"]), model.task.quality.over)
+        if line:
+            warnings.warn(line, stacklevel=2)
     how = training or Training()
     # A given model was trained by somebody else: smoothing would move it away from where it converged.
     if "label_smoothing" not in how.model_fields_set:
@@ -141,8 +149,8 @@ def plan_of(
     if isinstance(options, Greedy):
         choice = options.max_drop
         search = options.search.model_dump() if options.search else {}
-        (score,) = removal_scores(several(options.score) or [model.task.usual_score])
-        sweep |= {"score": [score], "orders": 1}
+        (score,) = removal_scores(several(options.measure) or [model.task.usual_score])
+        sweep |= {"measure": [score], "orders": 1}
     if not isinstance(options, Greedy) or options.train:
         sweep["controls"] = [*controls]
     values = {
@@ -224,10 +232,7 @@ def refuse_idle_training(
         )
     if training is None:
         return
-    if not isinstance(training, Training):
-        raise HeadwiseError(
-            f"prune: training is {training!r:.100}: give hw.Training(…), such as hw.Training(batch_tokens=2000)."
-        )
+    refuse_other_options(training, Training, "prune: training", "batch_tokens=2000")
     twice = [name for name in FULL_LENGTH if name in training.model_fields_set]
     if twice:
         raise HeadwiseError(

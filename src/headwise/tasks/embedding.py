@@ -3,7 +3,6 @@ similarities of sentences."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from headwise.data.lines import is_table
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
-from headwise.folders import below, is_inside
+from headwise.folders import below, is_inside, read_json
 from headwise.heads import HeadMap, Kind
 from headwise.qualities import SIMILARITY
 from headwise.tasks.objective import source_places
@@ -131,7 +130,7 @@ class Pooling:
             return cls(("mean",))
         config: dict[str, Any] = {}
         try:
-            for module in json.loads((folder / "modules.json").read_text(encoding="utf-8")):
+            for module in read_json(folder / "modules.json", list):
                 sort = str(module["type"]).rpartition(".")[2]
                 if sort not in ("Transformer", "Pooling", "Normalize"):
                     raise HeadwiseError(
@@ -140,8 +139,8 @@ class Pooling:
                     )
                 if sort == "Pooling" and is_inside(module["path"]):
                     file = below(folder, module["path"]) / "config.json"
-                    config = dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+                    config = read_json(file, dict)
+        except (KeyError, TypeError) as error:
             raise HeadwiseError(
                 f"The modules of {folder} cannot be read ({type(error).__name__}): copy modules.json and the folders that "
                 "it names again."

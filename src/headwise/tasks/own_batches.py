@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.attention import AttentionCall, capture, evaluating, start_token
 from headwise.attention.discover import output_of
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown_value
 from headwise.tasks.objective import asked_tokens, inputs_of, on_device, predict, sentence_losses
 from headwise.training.token_batches import IGNORED
 
@@ -39,12 +39,12 @@ class OwnBatches:
         self.positions = dict[tuple[int, ...], int]()
         if isinstance(batches, Iterator) or not isinstance(batches, Sequence) or not batches:
             raise HeadwiseError(
-                f"A {type(batches).__name__} was given in place of text: give a file or a list of sentences or rows, or a "
+                f"{shown_value(batches)} was given in place of text: give a file or a list of sentences or rows, or a "
                 "list of batches, which are read several times, each with the tensors of the model's own forward."
             )
         if not isinstance(batches[0], Mapping):
             raise HeadwiseError(
-                f"A list of {type(batches[0]).__name__} was given, but {task.model_name} is {task.noun}: give "
+                f"{shown_value(batches)} was given, but {task.model_name} is {task.noun}: give "
                 f"{task.needs}, as a file, a list of sentences, or rows such as [(source, target), …]."
             )
         for batch in batches:

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel
 
 from headwise.answers import Answers
 from headwise.attention import Discovery
+from headwise.data.lines import is_file
 from headwise.data.store import AnyText
 from headwise.data.text import made_text
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, shown_value
 from headwise.heads import HeadMap, Kind
 from headwise.progress import Report, silent
 from headwise.qualities import QualityMeasure
@@ -37,7 +38,6 @@ Given: TypeAlias = Any  # in place of a text (`Task.text_of`)
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
-LONGEST_NAME = 200  # letters of a file's name
 MOST_SENTENCE_TOKENS = 512  # tokens of a sentence, where the model does not say less
 
 
@@ -151,7 +151,9 @@ class Task(ABC):
         self.check_tokenizer()
         if not isinstance(text, self.text_class):
             kind = type(self.hf).__name__
-            raise HeadwiseError(f"{self.model_name} is a {kind}, which needs {self.needs}.")
+            raise HeadwiseError(
+                f"{self.model_name} is a {kind}, which needs {self.needs}, and was given {shown_value(text)}."
+            )
 
     def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
         """A text as the model works on it, with what the model itself must add: a translation model writes the targets of
@@ -256,13 +258,6 @@ class Task(ABC):
     ) -> TrainingData:
         """`training_data` of a text that fits. Tasks with a loss say how; all others refuse."""
         raise self.no_loss()
-
-
-def is_file(name: Any) -> bool:
-    """Whether a user names a file that is there."""
-    if isinstance(name, str) and len(name) > LONGEST_NAME:
-        return False  # for such a name the file system raises an error in place of "no"
-    return isinstance(name, str | PathLike) and Path(name).is_file()
 
 
 def source_sentences(text: Any) -> Iterator[str]:

@@ -22,11 +22,12 @@ from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.attention import start_token
-from headwise.data.store import StoredText, without_bars
+from headwise.data.store import StoredText
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.fingerprint import tokenizer_facts
 from headwise.folders import Folder, digest, manifest
+from headwise.progress import without_bars
 
 IGNORED = -100  # the label of positions without a target
 
