@@ -259,7 +259,7 @@ class TestCommands:
             GPT2LMHeadModel(GPT2) if kind == "decoder-self" else BertForMaskedLM(BERT)
         )
         status, out, err = call(
-            "score", given, "--text", place / "dev.fr", "--out", tmp_path / "out", "--judge"
+            "score", given, "--text", place / "train.fr", "--out", tmp_path / "out", "--judge"
         )
         assert status == 0 and out == f"{tmp_path}/out/heads.csv\n"
         status, _, said = call(*following(err), "--out", tmp_path / "next")
