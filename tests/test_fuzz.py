@@ -97,7 +97,9 @@ length_penalty = 1.0
 PAIRS = b'[data]\ntrain = ["$HOME/a.en", "~/a.fr"]\n[languages.en-de]\ntrain = "datasets:a/b?split=c&source=en"\n'
 HEADS = HeadMap({"encoder-self": (2, 3), "cross": (4, 0)}, {"encoder-self": (1, 3)})
 CIRCUIT = HeadMap({"decoder-self": (2, 2)})
-NAMES = b'[["decoder-self", 0, 1], [1, 0], "a0.h1", {"kind": "decoder-self", "layer": 1, "head": 1}, {"0": [1]}]'
+NAMES = (
+    b'[["decoder-self", 0, 1], [1, 0], "a0.h1", {"kind": "decoder-self", "layer": 1, "head": 1}]'
+)
 LAYOUT = json.dumps(HeadMask.full(HEADS).to_json(), indent=1).encode()
 WORDS = b"--keep 3\0--keep cross=3\0--penalty 0.01\0--max-drop any\0--kinds cross,encoder-self\0--set pruning.epochs=1"
 

@@ -126,7 +126,7 @@ class Training(Options):
     batch_tokens: int = option(
         5040, "positions a side in one batch, padding included", ge=16, le=1_000_000_000
     )
-    accumulate: int = option(1, "batches per update, over all processes", ge=1)
+    accumulate: int = option(1, "batches per update, over all processes", ge=1, le=1_000_000)
     learning_rate: float = option(1e-3, "the highest rate, reached after warmup", gt=0)
     warmup: int = option(1000, "updates until the highest rate", ge=0)
     schedule: Schedule = option(

@@ -332,3 +332,9 @@ def test_a_program_of_torch_export_is_whole_or_damaged(tmp_path: Path) -> None:
     cut(tmp_path / "torch" / "model.pt2")
     found = hw.check(tmp_path / "torch")
     assert verdicts(found) == {"files": False, "archive": None}
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_a_name_that_no_file_can_have(name: str) -> None:
+    with pytest.raises(hw.HeadwiseError, match=r"There is no .* to check"):
+        hw.check(name)

@@ -368,6 +368,7 @@ def test_what_does_not_fit_is_named(data: dict[str, Any], expected: list[str]) -
         ("scoring.measures=['gradiant']", "did you mean 'gradient'"),
         ("pruning.method=greddy", "the method 'greddy' (did you mean 'greedy'?) is none of"),
         ("name.first=x", "name is not a table"),
+        ("training.accumulate=" + "9" * 400, "training.accumulate"),
         ("training.speed=3", "unknown key 'training.speed'"),
     ],
 )

@@ -9,6 +9,7 @@ Nothing is written, no code of a file is run, and no engine gets a file that is 
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
@@ -121,7 +122,8 @@ def check(path: str | PathLike[str], original: AnyModel | None = None) -> Check:
 def program_of(place: Path) -> tuple[Program | None, list[Path]]:
     """What runs a file or folder, and the files that it is given; None for a folder of transformers, or of anything
     else."""
-    if not place.exists():
+    # Unlike `exists`, it answers for names that are too long or hold a NUL.
+    if not os.path.exists(place):  # noqa: PTH110
         raise HeadwiseError(
             f"There is no {place} to check{similar_place(place)}: correct its path."
         )

@@ -54,8 +54,8 @@ def preflight(
     first = next(iter(runs))  # the others have texts of about the same size
     lines = [*missing_texts(plan), *own_targets(first)]
     if plan.pruning:
-        for run in runs:
-            lines += short_texts(run)
+        # Seeds share their texts.
+        lines += dict.fromkeys(line for run in runs for line in short_texts(run))
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
