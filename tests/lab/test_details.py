@@ -16,7 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.lab.details import given_model, head_details, pruned_model, run_of, run_sentences
 from headwise.lab.sentence import ENGLISH, example_trees
 from headwise.lab.session import Question, Session
-from headwise.report.run_folder import CAUSAL, read_run
+from headwise.report.run_folder import CAUSAL_COLUMNS, read_run
 from headwise.study import Plan
 from headwise.tasks import Embedding, Translation, held_out
 from report.made import make_run
@@ -53,7 +53,7 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
 def test_roles_that_were_tested_with_the_head_off_say_so(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     row = "encoder-self,1,5,syntactic.obj.to-governor,loss of the answer,1,3,2,4,0.5,True"
-    (folder / "roles" / "causal.csv").write_text(",".join(CAUSAL) + f"\n{row}\n")
+    (folder / "roles" / "causal.csv").write_text(",".join(CAUSAL_COLUMNS) + f"\n{row}\n")
     roles = head_details(read_run(folder))["roles"]
     of_heads = [role for of_head in roles.values() for role in of_head]
     of_heads = [role for role in of_heads if not role["measure"].startswith("word.")]

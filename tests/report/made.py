@@ -18,7 +18,7 @@ import pandas as pd
 
 from headwise.heads import COLUMNS, KINDS, Head, HeadMap, HeadMask
 from headwise.report import models
-from headwise.report.run_folder import CAUSAL
+from headwise.report.run_folder import CAUSAL_COLUMNS
 from headwise.roles.role import MATCHES
 from report.made_roles import interactions, role_files, rows_of, untrained, words
 
@@ -465,7 +465,7 @@ def causal() -> pd.DataFrame:
         (2, 0, "coreference", "logit difference of IO and S", 4.0, 1.5, 1.0, 2.0, 0.25, False),
         (1, 5, "syntactic.obj.to-governor", "loss of the answer", 1, 3, 2, 4, None, True),
     ]
-    return pd.DataFrame([("encoder-self", *row) for row in rows], columns=list(CAUSAL))
+    return pd.DataFrame([("encoder-self", *row) for row in rows], columns=list(CAUSAL_COLUMNS))
 
 
 # What heads do after pruning. nsubj→verb of 2/0 ends up at 2/4, obj→verb of 1/5 is lost, 0/6 goes with its head.

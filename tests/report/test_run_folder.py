@@ -12,7 +12,7 @@ import pytest
 from headwise.errors import HeadwiseError
 from headwise.qualities import Number
 from headwise.report import models, report
-from headwise.report.run_folder import CAUSAL, FinishedRun, read_run
+from headwise.report.run_folder import CAUSAL_COLUMNS, FinishedRun, read_run
 from headwise.report.runs import read_grid
 from report.made import LABELS, cells, change
 
@@ -104,7 +104,7 @@ def long(path: Path) -> None:
 
 
 NO_JSON = "run.json cannot be read as JSON"
-MOOD = ",".join(CAUSAL) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n"
+MOOD = ",".join(CAUSAL_COLUMNS) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n"
 
 
 @pytest.mark.parametrize(
