@@ -272,7 +272,7 @@ def main() -> None:
         for engine in [engine for engine in options.engines if engine != "torch"]:
             for name, model in models.items():
                 folders[engine, name] = scratch / f"{name}-{engine}"
-                hw.export(model, engine, folders[engine, name], "f32")
+                hw.export(model, engine, folders[engine, name], "float32")
         print(
             f"torch {torch.__version__}, transformers {transformers.__version__}, {platform.processor()}, "
             f"{options.threads} threads, {STEPS} tokens, {options.rounds} rounds"

@@ -231,7 +231,7 @@ def main() -> None:
     shape = SMALL if small else BASE if gpu else Architecture()
     recipe = Training(
         batch_tokens=1024 if small else 40320 if gpu else 2520,
-        dtype="fp32" if small or not gpu else "bf16",
+        dtype="float32" if small or not gpu else "bfloat16",
     )
     drawn = random.Random(0)
     words = [

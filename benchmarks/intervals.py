@@ -465,10 +465,10 @@ INTERVALS = (
     Interval("", "as far apart as texts", seeds(1.0), 0.5),
     Interval("", "three times as far", seeds(3.0), 0.5),
     Interval("over seeds alone", "normal", seeds_alone),
-    Interval("ratios: alignment, confirmed roles, sets", "gamma", ratios),
+    Interval("ratios: alignment, confirmed roles, sets", "skewed errors", ratios),
     Interval("word error rate", "0.15", of_answers(heard, lambda: 15.0)),
     Interval("change of similarity", "", of_answers(ranked_twice, unchanged, change=True), 0.1),
-    Interval("difference of two runs", "perplexity", two_runs, 0.5),
+    Interval("difference of two runs", "perplexity", two_runs, 0.1),
 )
 
 

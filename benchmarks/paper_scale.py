@@ -216,7 +216,7 @@ class Meter(Progress):
 
 def epochs(run: Run, task: str) -> int:
     """How many epochs the training of a task has."""
-    variants = {f"prune/{variant.name}": variant for variant in Schedule(run).variants()}
+    variants = {f"prune/{variant.name}": variant for variant in Schedule(run).find_variants()}
     if task in variants and not variants[task].from_random_weights:
         return run.sweep(variants[task]).epochs
     return run.plan.training.epochs
@@ -229,7 +229,7 @@ def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
     schedule, plan = Schedule(run), run.plan
     pace: dict[str, float] = facts.get("train", {})
     taken = {name: record["seconds"] for name, record in run.store.records().items()}
-    variants = {f"prune/{variant.name}": variant for variant in schedule.variants()}
+    variants = {f"prune/{variant.name}": variant for variant in schedule.find_variants()}
 
     def training(task: str) -> float:
         """Updates and the ends of epochs."""
@@ -346,7 +346,7 @@ def sitting(
         meter.say(f"{packed}: {pack(out, packed) / 2**20:.1f} MiB of results, without weights")
         if reached:
             meter.say(
-                f"{reached['target_tokens_per_second']:,.0f} target tokens a second, {reached['tflops']:.3g} TFLOP/s: "
+                f"{reached['target_tokens_per_second']:,.0f} target tokens per second, {reached['tflops']:.3g} TFLOP/s: "
                 f"{reached['utilisation']:.1%} of what a large matrix product reaches here"
             )
     return finished

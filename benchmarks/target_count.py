@@ -9,7 +9,7 @@ is a run:
 
     expected           Σ P(open) when the gates were last trained, before any was decided; the aim: within 0.5 of
                        the target
-    jump               how the dev loss moves by deciding, in nats a token, at the moment the gates are decided and with
+    jump               how the dev loss moves by deciding, in nats per token, at the moment the gates are decided and with
                        the same weights; the aim is below 0.02
     kept               the heads that are left
     seconds            processor time of the run, measuring the jump included; empty for one that was killed and went on

@@ -339,8 +339,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--dtype",
-        choices=["fp32", "bf16", "auto"],
-        default="fp32",
+        choices=["float32", "bfloat16", "auto"],
+        default="float32",
         help="headwise's; JoeyNMT has only fp32 on CPU",
     )
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)

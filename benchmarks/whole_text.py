@@ -119,11 +119,11 @@ def child(options: argparse.Namespace) -> None:
     model, text = subject(options.width, options.pairs, 2, 4)
     jobs: dict[str, Callable[[], object]] = {"a forward": partial(forward, model, text)}
     jobs |= {name: partial(values, model, text, name) for name in SCORES}
-    sweep = Greedy(kinds=["encoder-self"], score="gradient", rescore=True, step=0.2)
+    sweep = Greedy(kinds=["encoder-self"], measure="gradient", rescore=True, step=0.2)
     jobs["greedy, scored again"] = lambda: removal_order(
         RemovalScore(model, text, "gradient", True, 0), sweep
     )
-    at_random = Greedy(kinds=["encoder-self"], score="random")
+    at_random = Greedy(kinds=["encoder-self"], measure="random")
     order = removal_order(RemovalScore(model, text, "random", False, 0), at_random)
     total = model.heads.only(["encoder-self"]).total
     masks = [

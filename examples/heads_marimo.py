@@ -26,7 +26,7 @@ def _(hw, model, text):
 def _(hw, model, text):
     kinds = list(model.heads.kinds)
     smaller = hw.prune(
-        model, text, hw.Greedy(keep=model.heads.total // 2, kinds=kinds, score="gradient")
+        model, text, hw.Greedy(keep=model.heads.total // 2, kinds=kinds, measure="gradient")
     )
     smaller.layout
     return

@@ -304,13 +304,13 @@ batch_tokens = 1260
 learning_rate = 3e-3
 warmup = 5
 average = 2
-dtype = "fp32"
+dtype = "float32"
 
 [scoring]
 measures = ["confidence", "gradient", "ablation.zero"]
 random_orders = 1
 untrained = 1
-pairs = 2
+interactions = 2
 pruned = ["confidence"]
 
 [[pruning]]
@@ -343,7 +343,7 @@ seeds = [1]
 [[pruning]]
 name = "greedy"
 method = "greedy"
-score = ["gradient", "random"]
+measure = ["gradient", "random"]
 orders = 1
 step = 0.5
 compensate = true
@@ -373,7 +373,7 @@ SCORED = (
     "--measure confidence --measure entropy --measure dormancy --measure gradient "
     "--measure attribution.zero --measure lrp.ding.pooled --measure ablation.zero"
 )
-JUDGED = f"{SCORED} --judge --untrained 1 --pairs 4"
+JUDGED = f"{SCORED} --judge --untrained 1 --interactions 4"
 TO_PRUNE = "--epochs 1 --batch-tokens 1000 --gate-learning-rate 1 --warmup 2 --beam 2"
 IN_STEPS = "--method greedy --step 0.5 --max-drop any"
 

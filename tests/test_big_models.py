@@ -229,7 +229,7 @@ def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
                     hw.load(folder, device_map=device_map),
                     lines(60),
                     hw.Gates(keep=4, train="gates", epochs=2, gate_learning_rate=0.3),
-                    training=hw.Training(batch_tokens=64, dtype="fp32"),
+                    training=hw.Training(batch_tokens=64, dtype="float32"),
                     work=tmp_path / str(device_map),
                 )
             )

@@ -70,7 +70,7 @@ SMALL = [
     "model.vocabulary=300",
     "training.epochs=2",
     "training.batch_tokens=1260",
-    "training.dtype=fp32",
+    "training.dtype=float32",
 ]
 FAST = [
     "pruning.epochs=1",
@@ -78,7 +78,7 @@ FAST = [
     "pruning.warmup=1",
     "training.batch_tokens=1260",
 ]
-LIGHT = ["search.beam=1", "speed.sentences=3", "speed.rounds=1", "training.dtype=fp32"]
+LIGHT = ["search.beam=1", "speed.sentences=3", "speed.rounds=1", "training.dtype=float32"]
 TINY = {"vocab_size": 300, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 GPT2 = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **TINY)
 BERT = BertConfig(
@@ -216,6 +216,24 @@ class TestCommands:
             "lrp.csv was of the first scores"
         )
 
+    def test_the_first_sentences_alone(
+        self, call: Call, pairs: list[str], model: str, tmp_path: Path
+    ) -> None:
+        """--limit reads the same as a file of as many lines."""
+        few = []
+        for number, name in enumerate(pairs[1::2]):
+            lines = Path(name).read_text(encoding="utf-8").splitlines(keepends=True)
+            (tmp_path / f"few.{number}").write_text("".join(lines[:4]), encoding="utf-8")
+            few += ["--text", tmp_path / f"few.{number}"]
+        for command, table in (("score", "heads.csv"), ("evaluate", "quality.csv")):
+            words = [command, model, *(["--measure", "gradient"] if command == "score" else [])]
+            results = []
+            for place, text in (("head", [*pairs, "--limit", 4]), ("file", few)):
+                assert call(*words, *text, "--quiet", "--out", tmp_path / command / place)[0] == 0
+                found = pd.read_csv(tmp_path / command / place / table)
+                results.append(found[found.get("measure") != "tokens_per_second"])
+            pd.testing.assert_frame_equal(*results)
+
     def test_score_and_judge(
         self, call: Call, pairs: list[str], model: str, tmp_path: Path
     ) -> None:
@@ -244,7 +262,8 @@ class TestCommands:
             "score", given, "--text", place / "dev.fr", "--out", tmp_path / "out", "--judge"
         )
         assert status == 0 and out == f"{tmp_path}/out/heads.csv\n"
-        assert call(*following(err), "--out", tmp_path / "next")[0] == 0
+        status, _, said = call(*following(err), "--out", tmp_path / "next")
+        assert status == 0, said
         table = pd.read_csv(tmp_path / "out/heads.csv")
         assert set(table.kind) == {kind} and (table.groupby("measure").value.count() == 4).all()
 
@@ -296,7 +315,12 @@ class TestCommands:
             "evaluate", model, place / "run", *pairs, "--out", tmp_path, "--beam", "1"
         )
         table = pd.read_csv(tmp_path / "quality.csv")
-        assert status == 0 and out == f"{tmp_path}/quality.csv\n" and "bleu to " in err
+        assert (
+            status == 0
+            and out == f"{tmp_path}/quality.csv\n"
+            and "bleu" in err
+            and "  from " in err
+        )
         assert list(table.columns) == [
             "model",
             "measure",
@@ -365,7 +389,7 @@ class TestCommands:
             "data.embedded.test=10",
             "pruning.penalty=[1.0]",
         ]
-        small += ["scoring.untrained=1", "scoring.random_orders=2", "scoring.pairs=2"]
+        small += ["scoring.untrained=1", "scoring.random_orders=2", "scoring.interactions=2"]
         words = [
             "demo",
             "--toy",
@@ -413,16 +437,8 @@ class TestCommands:
 
     def test_data_list(self, call: Call) -> None:
         status, out, _ = call("data", "list")
-        title, *rows = out.splitlines()
-        assert status == 0 and title.split() == [
-            "name",
-            "content",
-            "files",
-            "here",
-            "MiB",
-            "checksums",
-            "licence",
-        ]
+        rows = [line for line in out.splitlines() if not line.startswith(" ")]
+        assert status == 0
         assert any(row.startswith("multi30k") for row in rows)
 
     def test_the_readme_lines_in_python(self, place: Path, model: str, tmp_path: Path) -> None:
@@ -435,7 +451,7 @@ class TestCommands:
             "cross",
         ]
         options = hw.Gates(penalty=1.5, warmup=1, epochs=1, gate_learning_rate=2.0)
-        training = hw.Training(batch_tokens=1260, dtype="fp32")
+        training = hw.Training(batch_tokens=1260, dtype="float32")
         small = hw.prune(loaded, text, options, dev=held_out, training=training)
         small.save(tmp_path / "small")
         again = hw.load(tmp_path / "small")
@@ -878,7 +894,7 @@ class TestPruning:
         assert plan["pruning"] == {
             "method": "greedy",
             "keep": [3],
-            "score": ["random", "gradient"],
+            "measure": ["random", "gradient"],
             "kinds": ["cross"],
             "step": 0.2,
             "rescore": True,
@@ -986,11 +1002,11 @@ class TestStart:
                 assert option.default == field.default or option.default == str(field.default), key
 
     def test_the_groups_of_an_option_are_the_methods_that_have_it(self, call: Call) -> None:
-        _, out, _ = call("prune", "--help")
+        _, out, _ = call("prune", "--help-all")
         headings = ["Every method", "gates and top-k", "gates", "greedy", "Training with gates"]
         places = [out.index(f"─ {heading} ─") for heading in headings]
         assert places == sorted(places)
-        for option, place in (("--keep", 0), ("--epochs", 0), ("--rule", 2), ("--rescore", 3)):
+        for option, place in (("--kinds", 0), ("--epochs", 0), ("--rule", 2), ("--rescore", 3)):
             assert places[place] < out.index(f"│ {option} ") < places[place + 1]
         assert "the larger, the fewer heads stay (at least 0; repeatable)" in " ".join(
             out.replace("│", " ").split()
@@ -1001,7 +1017,7 @@ class TestStart:
         [
             ("paint", "No such command 'paint'"),
             ("prune x --keep 2 --method magic", "'magic' is not one of 'gates', 'top-k', 'greedy'"),
-            ("score", "Missing argument 'model'"),
+            ("score", "Missing argument 'MODEL'"),
             ("demo --sed 3", "No such option: --sed"),
             ("demo --seed three", "'--seed': Input should be a valid integer"),
             ("demo --seed -1", "'--seed': Input should be greater than or equal to 0"),

@@ -37,7 +37,7 @@ SETTINGS = [
     "model.max_length=48",
     "training.epochs=2",
     "training.batch_tokens=1260",
-    "training.dtype=fp32",
+    "training.dtype=float32",
 ]
 LIGHT = [
     "pruning.epochs=1",
@@ -47,7 +47,7 @@ LIGHT = [
     "search.beam=1",
     "speed.sentences=3",
     "speed.rounds=1",
-    "training.dtype=fp32",
+    "training.dtype=float32",
 ]
 Call = Callable[..., tuple[int, str, str]]
 ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}

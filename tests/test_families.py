@@ -1,15 +1,16 @@
-"""The table of families: the page is made from it, and a test of some families gives its rows again."""
+"""The table of families: the page explains its columns, and a test of some families gives its rows again."""
 
 from __future__ import annotations
 
 import json
+from html import escape
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from attention.every_family import WRITTEN, family_row
-from attention.family_page import ABILITIES, PAGE, page
+from attention.every_family import ABILITIES, WRITTEN, family_row
+from fences import families
 from headwise.cli import app
 from headwise.errors import HeadwiseError
 from headwise.families import family_rows
@@ -17,8 +18,18 @@ from headwise.families import family_rows
 RUN_AGAIN = ("bert", "bloom", "qwen3", "marian", "olmo2", "xlnet")
 
 
-def test_the_page_is_made_from_the_table() -> None:
-    assert (Path(__file__).parents[1] / PAGE).read_text(encoding="utf-8") == page(family_rows())
+def test_the_page_explains_every_column() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "families.md").read_text(encoding="utf-8")
+    for column in [*family_rows()[0]][2:-1]:
+        assert f"**{column}**" in page, column
+
+
+def test_the_site_s_table_has_every_family_and_its_reasons() -> None:
+    page, rows = families(), family_rows()
+    assert page.count('<span class="name">') == len(rows)
+    reasons = [reason for row in rows for reason in row["why"].split("; ") if reason]
+    assert page.count("<li>") == len(reasons)
+    assert escape(reasons[0]) in page and "✓" in page
 
 
 def test_the_table_has_many_families_and_a_reason_for_every_no() -> None:
@@ -51,15 +62,15 @@ def test_the_table_says_what_a_fresh_run_gives(family: str) -> None:
         ("facebook/m2m100_418M", {"m2m_100"}),
     ],
 )
-def test_the_command_prints_a_table_of_the_families_that_match(
-    name: str, families: set[str]
-) -> None:
-    shown = CliRunner().invoke(app, ["families", name])
-    lines = shown.output.splitlines()
-    assert lines[0].split() == [*family_rows()[0]][:-1]
-    assert {line.split()[0] for line in lines[1 : len(families) + 1]} == families
-    assert "," not in lines[1] and "✓" in lines[1]
-    assert all(line.strip().partition(":")[0] in families for line in lines[len(families) + 1 :])
+def test_the_command_lists_the_families_that_match(name: str, families: set[str]) -> None:
+    shown = CliRunner().invoke(app, ["families", name]).output
+    heads = [line for line in shown.splitlines() if not line.startswith(" ")]
+    assert {line.partition(":")[0] for line in heads} == families
+    for row in family_rows(name):
+        for reason in filter(None, row["why"].split("; ")):
+            assert f"  {reason}" in shown.splitlines()
+    works = [line.split()[1:] for line in shown.splitlines() if line.startswith("  yes:")]
+    assert all(word.strip(",") in family_rows()[0] for words in works for word in words)
 
 
 def test_a_folder_names_its_family(tmp_path: Path) -> None:

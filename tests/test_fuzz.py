@@ -77,7 +77,7 @@ heads = 4
 [training]
 epochs = 2
 learning_rate = 1e-3
-dtype = "fp32"
+dtype = "float32"
 [scoring]
 measures = ["confidence", "lrp"]
 [[pruning]]
@@ -87,14 +87,14 @@ kinds = ["encoder-self", "cross"]
 [[pruning]]
 name = "b"
 method = "greedy"
-score = ["random"]
+measure = ["random"]
 keep = [4]
 [choice]
 max_drop = 0.5
 [search]
 length_penalty = 1.0
 """
-PAIRS = b'[data]\ntrain = ["$HOME/a.en", "~/a.fr"]\n[pairs.en-de]\ntrain = "datasets:a/b?split=c&source=en"\n'
+PAIRS = b'[data]\ntrain = ["$HOME/a.en", "~/a.fr"]\n[languages.en-de]\ntrain = "datasets:a/b?split=c&source=en"\n'
 HEADS = HeadMap({"encoder-self": (2, 3), "cross": (4, 0)}, {"encoder-self": (1, 3)})
 CIRCUIT = HeadMap({"decoder-self": (2, 2)})
 NAMES = b'[["decoder-self", 0, 1], [1, 0], "a0.h1", {"kind": "decoder-self", "layer": 1, "head": 1}, {"0": [1]}]'

@@ -155,7 +155,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "prune, TopK": lambda world: train(world, hw.TopK(keep=4, **FEW)),
     "prune, lora": lambda world: train(world, hw.Gates(penalty=0.05, train="lora", **FEW)),
     "prune, Greedy": lambda world: hw.prune(
-        world.language, lines(8), hw.Greedy(keep=4, score="random"), dev=lines(4)
+        world.language, lines(8), hw.Greedy(keep=4, measure="random"), dev=lines(4)
     ),
     "export": lambda world: hw.export(world.language, "torch", world.folder / "torch"),
     "a model from random weights": lambda world: build_model(

@@ -43,7 +43,7 @@ TOY = {
         "feedforward": 32,
         "vocabulary": 200,
     },
-    "training": {"epochs": 2, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "bf16"},
+    "training": {"epochs": 2, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "bfloat16"},
     "scoring": {"measures": ["confidence", "lrp", "gradient", "ablation"], "judge": False},
     "pruning": {"keep": [1], "epochs": 2},
     "search": {"beam": 2},

@@ -40,13 +40,13 @@ TOY = {
         "feedforward": 32,
         "vocabulary": 200,
     },
-    "training": {"epochs": 3, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "fp32"},
+    "training": {"epochs": 3, "batch_tokens": 180, "warmup": 5, "average": 1, "dtype": "float32"},
     "scoring": {
         "measures": ["confidence"],
         "judge": False,
         "pruned": ["confidence"],
         "untrained": 1,
-        "pairs": 2,
+        "interactions": 2,
     },
     "pruning": [
         {"name": "encoder", "penalty": [0.01], "epochs": 1},
@@ -288,7 +288,7 @@ def test_the_example_is_transformer_base(monkeypatch: pytest.MonkeyPatch, tmp_pa
         2048,
     )
     run = Run(plan, tmp_path, Progress(quiet=True))
-    variants = Schedule(run).variants()
+    variants = Schedule(run).find_variants()
     made = [variant for variant in variants if variant.control is None]
     curve = [variant for variant in made if run.sweep(variant).name == "encoder"]
     assert 6 <= len(curve) + plan.pruning[0].refine <= 8 and len(made) - len(curve) == 3

@@ -7,7 +7,17 @@ import io
 import pytest
 from rich.console import Console
 
-from headwise.progress import Bars, Progress, TimeLeftColumn, part, parts, shown, silent, time_left
+from headwise.progress import (
+    Bars,
+    Progress,
+    TimeLeftColumn,
+    part,
+    parts,
+    shown,
+    silent,
+    time_left,
+    write,
+)
 
 
 def test_parts_of_parts() -> None:
@@ -102,6 +112,13 @@ class TestWithoutATerminal:
         assert (out, err.rstrip()) == ("", "  score: gradient: 25% after 0:00:00")
 
 
+def test_a_short_call_of_a_python_user_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown("score", None) as report:
+        for number in range(5):
+            report(number / 9, f"gradient: {number} of 9")
+    assert capsys.readouterr().err.strip() == ""
+
+
 def test_a_terminal_has_bars_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.progress.LINE_SECONDS", 0.0)
     out = io.StringIO()
@@ -118,3 +135,28 @@ def test_work_that_is_done_at_once_has_no_time_left() -> None:
         assert TimeLeftColumn().render(bars.tasks[row]).plain == "-:--:--"
         bars.update(row, completed=1.0)
         assert TimeLeftColumn().render(bars.tasks[row]).plain == "0:00:00"
+
+
+LONG = "  gradient: highest encoder-self/2/4 0.682, encoder-self/2/5 0.681; ranks :on: [0.98]"
+
+
+def test_lines_break_between_words_on_a_terminal_and_nowhere_else() -> None:
+    for terminal in (True, False):
+        out = io.StringIO()
+        write(Console(file=out, force_terminal=terminal, width=40, highlight=False), LONG)
+        lines = out.getvalue().splitlines()
+        assert " ".join(out.getvalue().split()) == " ".join(LONG.split())
+        if terminal:
+            assert len(lines) == 3 and max(map(len, lines)) <= 40
+            assert [len(line) - len(line.lstrip()) for line in lines] == [2, 4, 4]
+        else:
+            assert lines == [LONG]
+
+
+@pytest.mark.parametrize("width", [200, 40])
+def test_a_recommended_command_can_be_copied(width: int) -> None:
+    progress, out = Progress(), io.StringIO()
+    progress.console = Console(file=out, force_terminal=True, width=width, highlight=False)
+    command = "headwise score my-model --text examples/dev.en --judge"
+    progress.recommend("Next:", command)
+    assert command in out.getvalue().splitlines()[-1], "no line break inside"

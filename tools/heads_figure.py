@@ -19,7 +19,7 @@ KEY = ["kind", "layer", "head"]
 SCORE = "ablation.zero"
 SINK = "sink"
 SHOWN = 2  # roles in a cell
-FURTHEST = 0.15  # nats a token at the ends of the colours
+FURTHEST = 0.15  # nats per token at the ends of the colours
 
 
 def cells(folder: Path) -> pd.DataFrame:
@@ -79,7 +79,7 @@ def main() -> None:
             "interpolate": "rgb",
         },
         "legend": {
-            "title": "loss without the head, nats a token",
+            "title": "loss without the head, nats per token",
             "orient": "bottom",
             "titleLimit": 0,
         },

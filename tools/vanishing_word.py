@@ -142,9 +142,7 @@ def picture(
         text(first + 16, 66, SENTENCE, muted, 15),
         translation(whole, first + 16, 102, palette),
         all_heads(total, "", first + 16, 156, palette),
-        *note(
-            ("A square is a", "head. This", "translation needs", "those with colour."), first, muted
-        ),
+        *note(("Each square is", "a head. Colour:", "what this", "sentence needs."), first, muted),
         attention(full, head, second + 92, 136, palette),
         text(second + 16, 66, f"To write “{WRITTEN}”, it reads “{READ}”.", muted, 15),
         text(third + 16, 66, SENTENCE, muted, 15),

@@ -126,7 +126,7 @@ def removed(planted: PlantedModel, seed: int) -> pd.DataFrame:
     """How long each head stays in greedy removal, a tenth at a time, scored again by exact ablation: its worth is the
     number of the step before which it is still there."""
     model = planted.model
-    sweep = Greedy(kinds=model.heads.kinds, score=RESCORED, rescore=True)
+    sweep = Greedy(kinds=model.heads.kinds, measure=RESCORED, rescore=True)
     removal_score = RemovalScore(model, model.task.batches(planted.text), RESCORED, True, seed)
     order = removal_order(removal_score, sweep)
     total = model.heads.total
@@ -156,7 +156,7 @@ def gated(planted: PlantedModel, seed: int) -> pd.DataFrame:
             planted.text,
             gates,
             dev=planted.text,
-            training=Training(batch_tokens=170, dtype="fp32"),
+            training=Training(batch_tokens=170, dtype="float32"),
             seed=seed,
             work=folder,
             progress=silent,

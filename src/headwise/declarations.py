@@ -2,7 +2,7 @@
 
 An entry is a row of facts, with the home of the function that makes it. The command line, the time left, the judge,
 captions and the tables of the documentation read these facts without importing the function: `--help` and a mistyped
-name must answer without torch. Our own rows stand in one module of their package:
+name must answer without torch. Our own rows are in one module of their package:
 
     measure.row("gradient", home="gradient:gradient_measures", caption="how the loss moves as …")
 
@@ -95,7 +95,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
 
     def add(self, declared: Entry) -> None:
         """Add an entry. Raises HeadwiseError for a name that another function has."""
-        # Of a package of ours without a table, whose modules decorate.
+        # A package of ours without a table: its modules decorate.
         if declared.home[0].startswith(f"{self.package}."):
             self.rows[declared.name] = declared
             return

@@ -31,7 +31,7 @@ def environment_info() -> dict[str, Any]:
     """What the signature of every number says about where it was made."""
     return {
         "versions": {"python": platform.python_version(), **package_versions()},
-        # In fp32, sums in another order have other last digits.
+        # In float32, sums in another order have other last digits.
         "threads": torch.get_num_threads(),
         "machine": f"{platform.system()} {platform.machine()}",
         "kernel": torch.backends.cpu.get_cpu_capability(),  # ATEN_CPU_CAPABILITY chooses it

@@ -14,7 +14,7 @@ SIGNS = {"yes": "✓", "partly": "(✓)", "no": "–", "": ""}
 
 
 def family_rows(name: str = "") -> list[dict[str, str]]:
-    """The rows of the families that a name stands for.
+    """The rows of the families that a name means.
 
     name: a model's folder, whose configuration names the family; a part of families' or classes' names; or a model's name,
     in which the longest family's name counts, such as gemma3 in google/gemma-3-270m. Only letters and digits are compared,

@@ -424,7 +424,7 @@ def card_of(
             paragraphs += [f"## {title}", body]
     own = before.text
     if is_our_card(text):
-        # Of our own earlier card only the words of the original stay, not the old numbers.
+        # From our own earlier card only the words of the original stay, not the old numbers.
         _, _, own = own.rpartition("\n<!-- headwise ")[0].partition(FROM_ORIGINAL)
     for note in (NOTE, NOTE_ON_SENTENCES):
         own = own.replace(note.strip(), "")

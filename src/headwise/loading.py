@@ -126,7 +126,7 @@ def load(
     path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
-    # Of a finished study: its trained model.
+    # A finished study: its trained model.
     name = str(spec) if path == Path(spec) or packaged(str(spec)) else source
     refuse_damage(path)  # before any library reads the files
     marian = marian_file(path)

@@ -304,7 +304,7 @@ def size_increase(before: Model, after: Model) -> str:
         ("weights", before.weight_bytes, after.weight_bytes),
     ):
         if new > old:
-            unit = " a token" if what == "key/value cache" else ""
+            unit = " per token" if what == "key/value cache" else ""
             return (
                 f"Without these heads the {what} of {before.name} would grow from {old:,} to {new:,} bytes{unit} "
                 f"({new / old:.2f} times), because groups of different sizes need copies of key/value heads."

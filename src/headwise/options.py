@@ -146,10 +146,10 @@ class Training(Options):
     average: int = option(
         5, "how many of the last checkpoints are averaged, if that lowers the dev loss", ge=1
     )
-    dtype: Literal["auto", "fp32", "bf16"] = option(
+    dtype: Literal["auto", "float32", "bfloat16"] = option(
         "auto",
-        "type of numbers: auto, fp32 or bf16; auto: bfloat16 where it is native, else fp32. "
-        "Weights of half precision train in fp32 and are saved in their own type",
+        "type of numbers: auto, float32 or bfloat16; auto: bfloat16 where it is native, else float32. "
+        "Weights of half precision train in float32 and are saved in their own type",
     )
 
 
@@ -202,7 +202,7 @@ class Pruning(Options):
 
     keep: Counts | list[Counts] | None = option(
         None,
-        "target count: how many heads stay, in total or of each kind, or a share such as 50%",
+        "how many heads stay: a number, or a share such as 50%, in total or of each kind",
         page="methods/target-count.md",
     )
     kinds: Sequence[Kind] | None = option(
@@ -375,9 +375,9 @@ class TopK(GateTraining):
 
 
 class Greedy(Pruning, FineTuning):
-    """Heads are removed in the order of a score (Michel et al. 2019, section 4.2); `train` trains the smaller model on."""
+    """Heads are removed in the order of a measure (Michel et al. 2019, section 4.2); `train` trains the smaller model on."""
 
-    score: str | list[str] | None = option(
+    measure: str | list[str] | None = option(
         None,
         "the order of removal: a measure, weight-norm or random; "
         "unset: gradient, or dormancy of a model of embeddings",
@@ -415,7 +415,7 @@ class Greedy(Pruning, FineTuning):
             raise ValueError(
                 f"{', '.join(idle)} would mean nothing without train: set train, or leave it out"
             )
-        scores = several(self.score)
+        scores = several(self.measure)
         if self.rescore and scores and {*scores} <= {*TEXTLESS_ORDERS}:
             raise ValueError(
                 f"rescore would change nothing: {', '.join(scores)} stays as it is, so leave rescore out"
@@ -429,7 +429,7 @@ class Choice(Options):
 
     max_drop: float | Literal["any"] = option(
         0.5,
-        f"the smallest model is chosen that loses at most so much on dev: {LOSSES}; any: whatever it loses",
+        "the most that a model may lose on dev to be chosen: BLEU, % of perplexity, or points; any: no limit",
     )
 
     @field_validator("max_drop", mode="before")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -120,6 +121,21 @@ def about(seconds: float) -> str:
     return f"{whole} min" if whole < 60 else f"{whole // 60} h {whole % 60} min"
 
 
+def write(console: Console, text: str, style: str = "") -> None:
+    """Print lines. On a terminal they break between words, and go on further in; elsewhere they stay whole."""
+    if console.is_terminal:
+        text = "\n".join(fitted(line, console.width) for line in text.split("\n"))
+    console.print(text, markup=False, emoji=False, soft_wrap=True, style=style)
+
+
+def fitted(line: str, width: int) -> str:
+    """A line that breaks between words; what follows is two characters further in."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def refuse_other_report(report: object) -> None:
     """Raise HeadwiseError for what was given in place of a report."""
     if not callable(report):
@@ -188,18 +204,27 @@ def turn(report: Report, number: int, count: int) -> Report:
 
 
 class Progress:
-    """Bars on the error stream; silent when `quiet`. Call it with the share of the present task."""
+    """One live line on the error stream; silent when `quiet`. Call it with the share of the present task."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
         self.report: Report = silent
-        self.heading = ""  # held back until something is made below it
+        self.live: Bars | None = None  # while there is a bar
+        # What a step is called and where it starts, held back until something is made in it.
+        self.heading: tuple[str, float] | None = None
 
     def __call__(self, share: float, what: str) -> None:
         self.report(share, what)
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        write(self.console, text)
+
+    def recommend(self, what: str, command: str) -> None:
+        """Say a command to try. It breaks nowhere, so that it can be copied."""
+        apart = self.console.is_terminal and len(f"{what} {command}") > self.console.width
+        self.console.print(
+            f"{what}\n  {command}" if apart else f"{what} {command}", markup=False, soft_wrap=True
+        )
 
     def expect(self, forecast: Callable[[], object]) -> None:
         """Say what a command will take before it starts. forecast: called only where somebody reads it."""
@@ -209,7 +234,7 @@ class Progress:
     def bars(self) -> Bars:
         """Bars without any task yet: each has a share, the time it takes, and a note. What does not fit on the line is
         cut from the name and from the note."""
-        name = Column(no_wrap=True, min_width=22, max_width=max(22, self.console.width // 2 - 8))
+        name = Column(no_wrap=True, width=max(22, self.console.width // 2 - 8))  # so nothing jumps
         share, time = Column(min_width=4), Column(no_wrap=True, min_width=7)
         columns = (
             TextColumn("  {task.description}", table_column=name),
@@ -220,23 +245,41 @@ class Progress:
             TimeLeftColumn(table_column=time),
             TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, ratio=1)),
         )
-        return Bars(*columns, console=self.console, refresh_per_second=2, expand=True)
+        return Bars(
+            *columns, console=self.console, refresh_per_second=2, expand=True, transient=True
+        )
 
     @contextmanager
     def bar(self, name: str) -> Iterator[None]:
-        """A bar for the time of the block, which `__call__` moves. Blocks inside one another share the screen."""
-        if self.heading:
-            self.say(self.heading)
-            self.heading = ""
-        outer = self.report
-        if outer is not silent:  # a block inside another one
+        """A bar for the time of the block, which `__call__` moves. A block inside another one has none of its own."""
+        if self.live is not None:
+            if self.heading:
+                words, start = self.heading
+                self.heading = None
+                (row, *_) = self.live.task_ids
+                self.live.told[row] = -math.inf  # its line is due
+                self.live.update(row, description=words, completed=start, note="")
             yield
             return
         with self.bars() as bars:
             row = bars.add_task(name, total=1.0, note="")
             self.report = lambda share, what: bars.update(row, completed=share, note=what)
+            self.live = bars
             try:
                 yield
-                bars.update(row, completed=1.0)
             finally:
-                self.report = outer
+                self.live = None
+                self.report = silent
+
+    @contextmanager
+    def step(self, name: str, start: float, end: float) -> Iterator[None]:
+        """A step of the work that the bar shows, which is done from the share `start` to `end` by it. It has the bar's line
+        once something is made in it."""
+        whole = self.report
+        self.report = part(whole, start, end)
+        self.heading = name, start
+        try:
+            yield
+        finally:
+            self.heading = None
+            self.report = whole

@@ -56,7 +56,7 @@ def expanded_quantile(units: np.ndarray) -> np.ndarray:
     """q of `interval`: how many standard deviations of draws over so many units a 95 % interval reaches to either side."""
     # Fewer have no interval, and Student's t needs degrees of freedom.
     several = np.maximum(units, FEWEST_UNITS)
-    # Of infinitely many units ∞ / ∞ is NaN, and the correction is none.
+    # With infinitely many units ∞ / ∞ is NaN, and the correction is none.
     with np.errstate(invalid="ignore"):
         q = student.ppf(HIGH / 100, several - 1) * np.sqrt(several / (several - 1))
     return np.where(np.isinf(several), Z, q)
@@ -100,7 +100,7 @@ def at_percentile(ordered: np.ndarray, share: np.ndarray) -> np.ndarray:
 def draws(units: int, seed: int, dtype: type[np.floating] = np.float64) -> Iterator[np.ndarray]:
     """How often each unit is drawn: tables of resamples x units, RESAMPLES rows in all.
 
-    Of many units only a few resamples are in memory at once. They are drawn by counting random numbers, which takes a
+    With many units, only a few resamples are in memory at once. They are drawn by counting random numbers, which takes a
     tenth of the time of a multinomial draw.
     """
     if units <= _CACHED:

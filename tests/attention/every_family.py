@@ -2,9 +2,9 @@
 
     python tests/attention/every_family.py [--quick] [FAMILY ...]
 
-It writes src/headwise/families.csv and docs/families.md, or only prints the rows of the families that are named. With
---quick there are 2 layouts of each unit instead of 20, and no graph files: cells that the table has already stay. Each
-family has a process of its own with a limit of time. Of each family a small random model is made.
+It writes src/headwise/families.csv, or only prints the rows of the families that are named. With --quick there are 2
+layouts of each unit instead of 20, and no graph files: cells that the table has already stay. Each family is a small
+random model, in a process of its own with a limit of time.
 What is tested, always on padded text that is longer than the probe:
 
     found     the idle interface changes nothing, bit by bit, and only by rounding where the family itself has no sdpa
@@ -37,7 +37,6 @@ from transformers import PreTrainedModel
 
 import headwise as hw
 from attention.every_class import TOLERANCE, apart, guarded, one_line, outputs, saved_and_loaded
-from attention.family_page import FAMILY_COLUMNS, PAGE, page
 from attention.shrink import MAPPINGS, make, padded
 from engines.pruned import byte_tokenizer
 from headwise.attention import Discovery, capture, discover, keeping, remove
@@ -55,6 +54,8 @@ from tasks.askers import lines, pairs
 from training.letters import letters
 
 ORDER = ("AutoModelForSeq2SeqLM", "AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+ABILITIES = ("found", "scored", "roles", "gates", "removed")
+FAMILY_COLUMNS = ("family", "class", "heads", *ABILITIES, "uniform")  # then the engines, and why
 ENGINES = tuple(name for name in engine.own if name != "marian")  # which takes none of them
 WRITTEN = ("onnx", "torch", "stock")
 MEASURES = ("confidence", "gradient", "ablation.zero", "lrp.ding")
@@ -328,12 +329,9 @@ def main(arguments: Sequence[str]) -> int:
             table = csv.DictWriter(file, (*FAMILY_COLUMNS, *ENGINES, "why"), lineterminator="\n")
             table.writeheader()
             table.writerows(rows)
-        PAGE_PATH.write_text(page(rows), encoding="utf-8")
     print(len(rows), "families;", "; ".join(wrong) or "no silent error")
     return 1 if wrong else 0
 
-
-PAGE_PATH = Path(__file__).parents[2] / PAGE
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -316,3 +316,21 @@ def test_a_language_without_models(tmp_path: Path, parsed: list[int]) -> None:
     path = written(tmp_path, "Cats sleep.\n", "raw.txt")
     words = "no models for 'xx' here: run python -c … download('xx')"
     refuses(lambda: Treebank.parse(path, "xx"), words)
+
+
+def test_the_first_sentences(tmp_path: Path) -> None:
+    """As of files that hold only these: the second file begins another document."""
+    files = [tmp_path / "a.conllu", tmp_path / "b.conllu"]
+    for file in files:
+        file.write_text(conllu(CATS, DONT), encoding="utf-8")
+    whole = Treebank.read(*files)
+    assert [len(whole.head(count)) for count in (1, 3, 9)] == [1, 3, 4]
+    few = whole.head(3)
+    words = [[word.form for word in sentence.words] for sentence in whole]
+    assert [[word.form for word in sentence.words] for sentence in few] == words[:3]
+    assert len({whole.fingerprint, few.fingerprint, whole.head(2).fingerprint}) == 3
+    assert [len(document) for document in few.documents()] == [
+        1,
+        1,
+        1,
+    ] and few.counts.documents == 3

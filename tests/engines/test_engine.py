@@ -34,7 +34,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusal(model: hw.Model) -> str | None:
         return None if model.name == "llama" else "it runs Llamas only"
 
-    @hw.engine("mine", title="My engine", types=("f32", "f16"), refusal=refusal)
+    @hw.engine("mine", title="My engine", types=("float32", "float16"), refusal=refusal)
     def write(model: hw.Model, folder: Path, dtype: str) -> list[str]:
         (folder / "heads.txt").write_text(f"{model.heads.total} {dtype}")
         return ["counted"]
@@ -44,9 +44,9 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_engine_of_ones_own_is_exported_to(tmp_path: Path, capsys: Any) -> None:
     small = uneven(language_model("llama"))
     assert hw.export(small, "mine", tmp_path / "out") == tmp_path / "out"
-    assert (tmp_path / "out/heads.txt").read_text() == f"{small.heads.total} f32"
+    assert (tmp_path / "out/heads.txt").read_text() == f"{small.heads.total} float32"
     assert "heads.txt" in Folder(tmp_path / "out").files and capsys.readouterr().out == "counted\n"
-    with pytest.raises(hw.HeadwiseError, match="mine is written as f32, f16"):
+    with pytest.raises(hw.HeadwiseError, match="mine is written as float32, float16"):
         hw.export(small, "mine", tmp_path / "other", "q8_0")
     with pytest.raises(hw.HeadwiseError, match="cannot be exported to mine: it runs Llamas only"):
         hw.export(language_model("qwen2"), "mine", tmp_path / "other")

@@ -63,42 +63,42 @@ def compare(small, folder: Path, dtype: str, count: int = 16) -> int:
 def test_uneven_layers_and_an_empty_one_give_the_same_tokens(family, changes, tmp_path):
     small = uneven(language_model(family, **changes))
     assert small.heads.query["decoder-self"][1] == 0
-    assert compare(small, tmp_path / "f32", "f32") == 16
+    assert compare(small, tmp_path / "float32", "float32") == 16
 
 
 def test_a_first_layer_without_heads_gives_the_same_tokens(tmp_path):
     """llama.cpp takes the size of heads from the first layer."""
     small = groups(language_model("llama"), empty=0)
     assert small.heads.query["decoder-self"] == (0, 4, 6)
-    assert compare(small, tmp_path / "f32", "f32") == 16
+    assert compare(small, tmp_path / "float32", "float32") == 16
 
 
 def test_qwen3_keeps_its_numbers_where_the_embeddings_are_tied(tmp_path):
     """Elsewhere, and with an empty layer, heads of zeros fill them up."""
     tied = groups(language_model("qwen3", tie_word_embeddings=True), empty=None)
-    assert family_of(tied).uneven and compare(tied, tmp_path / "tied", "f32") == 16
+    assert family_of(tied).uneven and compare(tied, tmp_path / "tied", "float32") == 16
     empty = uneven(language_model("qwen3", tie_word_embeddings=True))
-    assert not family_of(empty).uneven and compare(empty, tmp_path / "empty", "f32") == 16
+    assert not family_of(empty).uneven and compare(empty, tmp_path / "empty", "float32") == 16
 
 
 @pytest.mark.parametrize("family", SHAPES)
 def test_heads_of_zeros_give_the_same_tokens(family, tmp_path):
     """In every family, uneven with an empty layer."""
-    assert compare(uneven(small_model(family)), tmp_path / "uneven", "f32") == 16
+    assert compare(uneven(small_model(family)), tmp_path / "uneven", "float32") == 16
 
 
 @pytest.mark.parametrize("family", ["gemma2", "bloom"])
 def test_a_model_without_any_head_gives_the_same_tokens(family, tmp_path):
     model = small_model(family)
     small = model.remove(HeadMask(model.heads, frozenset()))
-    assert compare(small, tmp_path / "none", "f32") == 16
+    assert compare(small, tmp_path / "none", "float32") == 16
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi3"])
 def test_whole_groups_save_key_value_heads(family, tmp_path):
     """Also where llama.cpp takes queries as wide as the model: these then share the groups that are left."""
     small = groups(small_model(family))
-    assert compare(small, tmp_path / "groups", "f32") == 16
+    assert compare(small, tmp_path / "groups", "float32") == 16
     first, *_ = places_in_file(small).values()
     assert len(first.key_value) == {"gemma2": 3, "gpt2": 4, "phi3": 4}[family]
 
@@ -110,9 +110,9 @@ def test_equal_layers_and_whole_models_need_no_zeros(family, tmp_path):
     half = model.remove(HeadMask(model.heads, frozenset(kept)))
     for small in (model, half):
         notes = []
-        hw.export(small, "gguf", tmp_path / f"{small.heads.total}", "f32", say=notes.append)
+        hw.export(small, "gguf", tmp_path / f"{small.heads.total}", "float32", say=notes.append)
         assert bool(notes) == (family == "gpt2" and small is half)
-    assert compare(half, tmp_path / "half", "f32") == 16
+    assert compare(half, tmp_path / "half", "float32") == 16
 
 
 def test_every_family_of_the_table_is_run():
@@ -141,7 +141,7 @@ def test_zeros_go_up_to_the_fullest_layer_and_groups_share_again():
 def test_the_cost_of_zeros_is_said(tmp_path):
     small = groups(small_model("gemma2"))
     notes = []
-    hw.export(small, "gguf", tmp_path / "out", "f32", say=notes.append)
+    hw.export(small, "gguf", tmp_path / "out", "float32", say=notes.append)
     # layers of 2, 0 and 6 of 6 heads, on 1, 0 and 3 of 3: 10 and 5 of zeros, two matrices each, size 16, width 64
     assert notes[0].startswith("10 query heads and 5 key/value heads of zeros were added, 122,880")
 
@@ -188,17 +188,17 @@ def test_llama_cpp_cuts_text_into_the_same_tokens(cuts, tmp_path):
     model.tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
     )
-    hw.export(model, "gguf", tmp_path / "out", "f32")
+    hw.export(model, "gguf", tmp_path / "out", "float32")
     cut = asked.llama_cpp(tmp_path / "out" / "model.gguf", *tokens(text))
     own = [model.tokenizer(line, add_special_tokens=False).input_ids for line in text]
     assert [answer["tokens"] for answer in cut] == own
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q8_0"])
 def test_types(dtype, tmp_path):
     small = uneven(language_model("llama"))
-    assert compare(small, tmp_path / dtype, dtype, 4) >= (4 if dtype == "f16" else 1)
-    hw.export(small, "gguf", tmp_path / "wide", "f32")
+    assert compare(small, tmp_path / dtype, dtype, 4) >= (4 if dtype == "float16" else 1)
+    hw.export(small, "gguf", tmp_path / "wide", "float32")
     wide = (tmp_path / "wide" / "model.gguf").stat().st_size
     assert (tmp_path / dtype / "model.gguf").stat().st_size < 0.7 * wide
 
@@ -209,7 +209,7 @@ def test_the_output_bias_of_an_empty_layer_stays(tmp_path):
     bias = small.discovery.modules[Site("decoder-self", 1)].o_proj.bias
     with torch.no_grad():
         bias.normal_(0, 2)
-    assert compare(small, tmp_path / "f32", "f32") == 16
+    assert compare(small, tmp_path / "float32", "float32") == 16
 
 
 def test_a_vocabulary_with_bytes_as_fallback(tmp_path):
@@ -233,7 +233,7 @@ def test_a_vocabulary_with_bytes_as_fallback(tmp_path):
     model.tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
     )
-    assert compare(uneven(model), tmp_path / "f32", "f32") == 16
+    assert compare(uneven(model), tmp_path / "float32", "float32") == 16
 
 
 def test_a_tokenizer_that_llama_cpp_would_cut_otherwise_is_refused():

@@ -127,7 +127,7 @@ def test_greedy_removal_measures_whole_documents(monkeypatch: pytest.MonkeyPatch
         return found
 
     monkeypatch.setattr(measure, "measure_losses", noted)
-    options = hw.Greedy(max_drop=50.0, score="gradient")
+    options = hw.Greedy(max_drop=50.0, measure="gradient")
     hw.prune(asker("gpt2"), lines(20), options, dev=hw.Text.from_lines(long))
     assert (
         len(seen) == 1

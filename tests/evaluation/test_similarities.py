@@ -135,12 +135,12 @@ class TestAgreement:
 
     def test_a_limit_chooses_the_smallest_model_within_it(self) -> None:
         model, text = embedder(), lines(30)
-        options = hw.Greedy(max_drop=60.0, score="weight-norm", step=0.25)
+        options = hw.Greedy(max_drop=60.0, measure="weight-norm", step=0.25)
         small = hw.prune(model, text, options, dev=lines(30, 5))
         quality = hw.evaluate([model, small], lines(30, 5))
         lost = 100 - quality.of(quality.table.model.iloc[-1], "similarity")
         assert small.heads.total < model.heads.total and lost <= 60
-        any_loss = hw.Greedy(max_drop=200.0, score="random")
+        any_loss = hw.Greedy(max_drop=200.0, measure="random")
         assert hw.prune(model, text, any_loss, dev=text).heads.total == 1
 
 

@@ -74,7 +74,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         for words in ("", "10", "m", "-1m", "0s", "0.0h", "10 m", "10min", "1e3s")
     ),
     # interactions
-    (lambda: interactions(asker(), pairs(30), pairs=0), "at least 1"),
+    (lambda: interactions(asker(), pairs(30), count=0), "at least 1"),
     (lambda: interactions(asker(), pairs(19)), "at least 20"),
     (lambda: interactions(embedder(), lines(30)), "predicts nothing"),
     (lambda: interactions(asker("gpt2"), batches()), "give text"),  # type: ignore[arg-type]

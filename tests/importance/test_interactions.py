@@ -59,7 +59,7 @@ def only(letter: str, count: int) -> list[str]:
 def test_two_equal_heads_are_redundant_and_heads_of_different_text_are_not() -> None:
     """Closed form. After a letter its logit is STRENGTH while a head speaks, 0 like all others once none does."""
     model, text = made_by_hand(), hw.Text.from_lines([*only("a", 30), *only("b", 30)])
-    table = interactions(model, text, pairs=6).table.set_index(["head", "other_head"])
+    table = interactions(model, text, count=6).table.set_index(["head", "other_head"])
     tokens, again, end = 0, 0, 0
     for row in list(module.screened_and_measured(text)[1].lines):
         tokens += len(row.split()) + 1  # the letters after the start, and the end
@@ -86,7 +86,7 @@ def test_the_slow_twin(family: str) -> None:
     """Every pair by itself, sentence by sentence, on the stock model with a mask."""
     model = asker(family)
     text = pairs(24) if family == "marian" else lines(24)
-    table = interactions(model, text, pairs=3, seed=1).table
+    table = interactions(model, text, count=3, seed=1).table
     first, second = module.screened_and_measured(text)
     assert len(first) == 12 and not {*first} & {*second} and {*first} | {*second} == {*text}
     assert list(table.columns) == list(INTERACTIONS)
@@ -122,7 +122,7 @@ def test_the_slow_twin(family: str) -> None:
 def test_heads_of_the_largest_outputs_of_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_PAIRED_HEADS", 5)
     model, text = asker("gpt2"), lines(24)
-    table = interactions(model, text, pairs=2).table
+    table = interactions(model, text, count=2).table
     assert len(table) == math.comb(5, 2)
     shares = hw.score(model, module.screened_and_measured(text)[0], ["dormancy"]).table.nlargest(
         5, "value"

@@ -86,7 +86,7 @@ def test_a_model_that_predicts_nothing_has_it() -> None:
 
 def test_it_orders_greedy_removal() -> None:
     model = asker("gpt2")
-    small = hw.prune(model, lines(6), hw.Greedy(keep=2, score="output-norm"), dev=lines(6))
+    small = hw.prune(model, lines(6), hw.Greedy(keep=2, measure="output-norm"), dev=lines(6))
     assert small.heads.total == 2
 
 

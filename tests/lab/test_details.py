@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from headwise.data import embedded
 from headwise.errors import HeadwiseError
 from headwise.lab.details import given_model, head_details, pruned_model, run_of, run_sentences
 from headwise.lab.sentence import ENGLISH, example_trees
-from headwise.lab.session import Session
+from headwise.lab.session import Question, Session
 from headwise.report.run_folder import CAUSAL, read_run
 from headwise.study import Plan
 from headwise.tasks import Embedding, Translation, held_out
@@ -81,6 +82,27 @@ def test_a_session_is_opened_from_a_run_a_folder_or_a_model(tmp_path: Path) -> N
     assert list(session.about["sentences"]) == ["Your text", "With dependencies"]
     assert set(session.about["sentences"]["With dependencies"]) <= {tree.text for tree in trees}
     assert session.predictors["full"].trees.keys() == {tree.text for tree in trees}
+
+
+def test_the_lab_begins_with_a_sentence_that_one_head_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a study as of any model; the first sentence where none changes, or none in time."""
+    run, model = make_run(tmp_path / "run"), asker("marian")
+    model.save(run / "model")
+    embedded.write_treebank(run / "corpus" / "dev.conllu", 40)
+    for opened in Session.open(run), Session.open(model, text=["a", "b", "a b c d e f"]):
+        about = opened.about
+        texts = [text for some in about["sentences"].values() for text in some]
+        falls = []
+        for text in texts[: texts.index(about["opening"]) + 1]:
+            effects = opened.head_effects(Question(text=text))
+            worst = effects["heads"][min(range(8), key=effects["total"].__getitem__)]
+            without = opened.inspect(Question(text=text, gates={worst: 0.0}))
+            falls.append(without["new_output"] != without["old_output"])
+        assert falls[-1] and not any(falls[:-1])
+    monkeypatch.setattr(import_module("headwise.lab.session"), "OPENING_SECONDS", 0.0)
+    assert Session.open(model, text=["a", "b"]).about["opening"] == "a"
 
 
 @pytest.mark.parametrize("named", ["dev", "train"])

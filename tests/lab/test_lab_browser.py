@@ -111,6 +111,7 @@ def session(folder: Path) -> Session:
             }
         ],
         "sentences": {"Yours": ["a b c d", TREE.text]},
+        "opening": "a b c d",
     }
     return made
 
@@ -381,7 +382,7 @@ def test_hostile_text_is_shown_as_text(visit: Any, folder: Path, text: str) -> N
         max(len(model.tokenizer), model.hf.config.vocab_size), mean_resizing=False
     )
     session = Session(Model(model.hf, model.tokenizer, "<i>model</i>"))
-    session.about["sentences"] = {"Yours": [text]}
+    session.about |= {"sentences": {"Yours": [text]}, "opening": text}
     page = visit(served(session) + "#head=encoder-self/0/0")
     settled(page)
     for width in (1280, 400):

@@ -270,7 +270,7 @@ class TestExamples:
             "feedforward=32",
             "vocabulary=300",
         ]
-        training = ["epochs=1", "batch_tokens=1260", "dtype=fp32"]
+        training = ["epochs=1", "batch_tokens=1260", "dtype=float32"]
         settings = [*(f"model.{one}" for one in shape), *(f"training.{one}" for one in training)]
         plan = make_plan({"data": {"embedded": {"train": 150, "dev": 12, "test": 11}}}, settings)
         place = tmp_path_factory.mktemp("place")

@@ -40,7 +40,7 @@ def without(model: hw.Model, removed: Iterable[Head]) -> hw.Model:
     return model.remove(HeadMask.full(model.heads).without(removed))
 
 
-def written(model: hw.Model, folder: Path, dtype: str = "f32") -> tuple[Path, list[str]]:
+def written(model: hw.Model, folder: Path, dtype: str = "float32") -> tuple[Path, list[str]]:
     """The folder that a model is exported to, and the notes."""
     notes: list[str] = []
     return hw.export(model, "marian", folder, dtype, say=notes.append), notes
@@ -144,7 +144,7 @@ def verdicts(found: hw.Check) -> dict[str, bool | None]:
     return {finding.what: finding.good for finding in found.findings}
 
 
-@pytest.mark.parametrize("dtype", ["f32", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_check_compares_the_weights(dtype: str, tmp_path: Path) -> None:
     model = hw.load(toolkit_models.write(tmp_path / "first", toolkit_models.options(**SSRU)))
     small = without(model, REMOVED)

@@ -25,7 +25,7 @@ from headwise.training.translation_model import build_model
 
 SIZES = {"heads": 4, "width": 32, "feedforward": 32, "dropout": 0.1, "vocabulary": 300}
 SHAPE = Architecture(encoder_layers=2, decoder_layers=2, **SIZES)
-TRAINING = Training(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
+TRAINING = Training(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="float32")
 GATES = Gates(epochs=2, gate_learning_rate=0.7, warmup=2)
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
 

@@ -15,8 +15,9 @@ import torch
 import headwise as hw
 from headwise.decoding.bleu import translation_answers
 from headwise.options import Gates, Training
-from headwise.pruning import fine_tuning
-from headwise.pruning.fine_tuning import tune
+from headwise.pruning import fine_tuning, harm
+from headwise.pruning.fine_tuning import loss_on_dev, tune
+from headwise.pruning.prune import prune_by_training
 from headwise.qualities import AGREEMENT
 from headwise.study import make_plan
 from headwise.study.plan import GateSweep
@@ -28,7 +29,7 @@ from tasks.askers import asker, lines, pairs
 
 FAST: dict[str, Any] = {"keep": 3, "epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
-SMALL = Training(batch_tokens=48, dtype="fp32")
+SMALL = Training(batch_tokens=48, dtype="float32")
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The gates had not settled", "ignore:The expected count"
@@ -135,14 +136,18 @@ def test_training_that_does_harm_is_said(
 class TestHarmIsSaidEarly:
     @pytest.fixture(autouse=True)
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fine_tuning, "SOON", 0.0)
+        monkeypatch.setattr(harm, "SOON", 0.0)
+
+    def training(self, model: hw.Model, folder: Path) -> tuple[TrainingRun, list[str]]:
+        """A training, and the list that it says sentences to."""
+        data, dev = (model.task.training_data(text, 48) for text in (lines(40), lines(6, 9)))
+        said: list[str] = []
+        return TrainingRun(data, dev, SMALL, folder, say=said.append), said
 
     def said(self, folder: Path, **options: Any) -> list[str]:
         """What the control `fine-tuned` says while it trains."""
         model = asker("gpt2", resid_pdrop=0.3)
-        said: list[str] = []
-        data, dev = (model.task.training_data(text, 48) for text in (lines(40), lines(6, 9)))
-        training = TrainingRun(data, dev, SMALL, folder, say=said.append)
+        training, said = self.training(model, folder)
         how = Gates(**{**FAST, "epochs": 4, **options})
         tune(model, training, how, ("decoder-self",), hw.HeadMask.full(model.heads))
         return said
@@ -157,13 +162,33 @@ class TestHarmIsSaidEarly:
         first, *_ = self.said(tmp_path, train="apart", learning_rate=50.0)
         assert "dropout" not in first and "rate of 50" in first
 
+    def said_beside_gates(self, folder: Path, **options: Any) -> tuple[list[str], float]:
+        """What a run says that trains gates together with all weights; its dev loss, times that before."""
+        model = asker("gpt2", resid_pdrop=0.3)
+        training, said = self.training(model, folder)
+        before = loss_on_dev(model, training)
+        how = Gates(**{**FAST, "train": "all", "kinds": ["decoder-self"], **options})
+        return said, prune_by_training(model, training, how).loss / before
+
+    def test_beside_gates(self, tmp_path: Path) -> None:
+        (line,), _ = self.said_beside_gates(tmp_path, learning_rate=1.5)
+        assert "dropout of 0.3" in line and "rate of 1.5" in line
+
+    def test_a_gate_that_closes_is_no_harm(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The loss rises because heads go, and the weights hardly move."""
+        monkeypatch.setattr(harm, "WORSE", 1.002)
+        said, change = self.said_beside_gates(tmp_path, learning_rate=1e-9, keep=1)
+        assert change > harm.WORSE and not said
+
     def test_nothing_is_said_of_training_that_helps(self, tmp_path: Path) -> None:
         assert not self.said(tmp_path, train="apart", learning_rate=5e-3)
 
 
 def test_short_sentences_are_the_likeliest_cause_but_dropout() -> None:
     def causes(lengths: list[int], train: str) -> list[str]:
-        found = fine_tuning.likely_causes(asker(dropout=0.5).hf, train, 0.1, lengths, [9], "words")
+        found = harm.likely_causes(asker(dropout=0.5).hf, train, 0.1, lengths, [9], "words")
         return [cause.split(" (")[0] for cause in found]
 
     dropout, rate = "the dropout of 0.5 in its configuration", "the learning_rate of 0.1"

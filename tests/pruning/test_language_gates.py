@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 RECIPE = Training(
-    epochs=10, batch_tokens=256, learning_rate=1e-2, warmup=10, label_smoothing=0.0, dtype="fp32"
+    epochs=10, batch_tokens=256, learning_rate=1e-2, warmup=10, label_smoothing=0.0, dtype="float32"
 )
 GATES = Gates(epochs=3, gate_learning_rate=0.3, warmup=2, learning_rate=1e-3, unit="head")
 DECISIVE = 2  # the only head of the four that does something

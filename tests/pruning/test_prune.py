@@ -32,7 +32,7 @@ from pruning.removal import greedy_masks
 from tasks.askers import asker, embedder, lines, pairs
 
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
-SMALL = Training(batch_tokens=48, dtype="fp32")
+SMALL = Training(batch_tokens=48, dtype="float32")
 
 MEASURES = resolve_measures(["all"])
 
@@ -92,7 +92,7 @@ class TestMethods:
 
     def test_greedy_without_training(self) -> None:
         model = asker()
-        options = Greedy(keep=3, score="weight-norm", search=Search(beam=1))
+        options = Greedy(keep=3, measure="weight-norm", search=Search(beam=1))
         small = hw.prune(model, pairs(12), options)
         assert encoder_heads(small) == 3
         assert small.heads.query["cross"] == model.heads.query["cross"]
@@ -118,7 +118,7 @@ class TestMethods:
         assert hw.prune(asker(family), lines(20), Greedy(keep=4)).heads.total == 4
         # One unit: with grouped queries a head of each group.
         fewest = {"bert": 1, "llama": 2}[family]
-        options = Greedy(max_drop=1e9, score="random")
+        options = Greedy(max_drop=1e9, measure="random")
         small = hw.prune(asker(family), lines(20), options, dev=lines(6, 2))
         assert small.heads.total == fewest
 
@@ -166,7 +166,7 @@ class TestMethods:
         rest, dev = held_out(text)
         assert list(dev) == [text[place] for place in range(9, 65, 10)] and len(rest) == 59
         model = asker("bert")
-        options = Greedy(max_drop=20.0, score="gradient")
+        options = Greedy(max_drop=20.0, measure="gradient")
         by_hand = hw.prune(model, rest, options, dev=dev)
         assert hw.prune(model, text, options).layout == by_hand.layout
 
@@ -232,7 +232,7 @@ class TestGreedy:
         kinds = model.heads.kinds
         keep = model.heads.total // 2 + 2
         for count in (keep, model.heads.total):
-            small = hw.prune(model, text, Greedy(keep=count, kinds=kinds, score=score), dev=text)
+            small = hw.prune(model, text, Greedy(keep=count, kinds=kinds, measure=score), dev=text)
             assert small.heads.total == count
 
     def test_a_target_for_every_kind(self) -> None:
@@ -246,7 +246,7 @@ class TestGreedy:
         """In % of perplexity, against models that are cut one by one and measured by hand."""
         model, text, dev = asker(family), lines(8), lines(6, 5)
         total, whole = model.heads.total, loss_by_hand(model, dev)
-        options: Any = {"score": "confidence", "compensate": compensate, "step": 0.25}
+        options: Any = {"measure": "confidence", "compensate": compensate, "step": 0.25}
         found = {}
         for left in sizes(units(model.heads), 0.25):
             small = hw.prune(model, text, Greedy(keep=left, **options), dev=dev)
@@ -265,7 +265,7 @@ class TestGreedy:
         """Weight norms give an order without text; every size is measured by hand. The sizes tried are those of a search
         by halves, so where quality only falls there, no head more could go."""
         model, dev = asker("gpt2"), lines(6, 5)
-        options: Any = {"score": "weight-norm", "step": 0.5}
+        options: Any = {"measure": "weight-norm", "step": 0.5}
         total, whole = model.heads.total, loss_by_hand(model, dev)
         lost = {}
         for left in range(1, total):
@@ -284,7 +284,7 @@ class TestGreedy:
     def test_the_smallest_within_a_budget_of_bleu(self) -> None:
         model, dev = asker(), pairs(6, 5)
         sources, references = list(dev.sources), list(dev.targets)
-        options: Any = {"score": "weight-norm", "step": 0.25, "search": Search(beam=1)}
+        options: Any = {"measure": "weight-norm", "step": 0.25, "search": Search(beam=1)}
 
         def bleu(given: hw.Model) -> float:
             return translation_answers([given.translate(sources, beam=1)], references).value()
@@ -320,7 +320,7 @@ class TestGreedy:
         """The first step is that of the scores of the whole model, the second that of a model that lacks its heads."""
         model = asker("bert")
         batches = model.task.batches(lines(6))
-        sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.5)
+        sweep = Greedy(kinds=["encoder-self"], measure=measure, rescore=True, step=0.5)
         masks = list(greedy_masks(RemovalScore(model, batches, measure, True, 0), sweep).values())
         with keeping(model.hf, model.discovery, masks[0]):
             table = hw.score(model, lines(6), [measure]).table
@@ -339,7 +339,7 @@ class TestGreedy:
         """Whole layers are silenced on the way. Heads that are gone have no value, and nothing fails with none left."""
         model = asker("bert")
         batches = model.task.batches(lines(3))
-        sweep = Greedy(kinds=["encoder-self"], score=measure, rescore=True, step=0.3)
+        sweep = Greedy(kinds=["encoder-self"], measure=measure, rescore=True, step=0.3)
         masks = greedy_masks(RemovalScore(model, batches, measure, True, 0), sweep)
         assert min(masks) == 1
         assert importance_values(model, batches, measure, masks[1]).keys() == masks[1].kept
@@ -347,7 +347,7 @@ class TestGreedy:
 
     def test_low_values_of_entropy_mean_important(self) -> None:
         model = asker("bert")
-        small = hw.prune(model, lines(6), Greedy(keep=1, score="entropy"), dev=lines(6, 3))
+        small = hw.prune(model, lines(6), Greedy(keep=1, measure="entropy"), dev=lines(6, 3))
         table = hw.score(model, lines(6), ["entropy"]).table
         assert small.layout is not None
         (kept,) = small.layout.kept
@@ -355,13 +355,13 @@ class TestGreedy:
 
     def test_random_orders_by_their_seed_and_norms_without_text(self) -> None:
         one, same, other = (
-            hw.prune(asker("llama"), lines(20), Greedy(keep=4, score="random"), seed=seed).layout
+            hw.prune(asker("llama"), lines(20), Greedy(keep=4, measure="random"), seed=seed).layout
             for seed in (1, 1, 2)
         )
         assert one == same != other
         model = asker("bert")
         norms = weight_norms(model)
-        small = hw.prune(model, lines(2), Greedy(keep=1, score="weight-norm"), dev=lines(6))
+        small = hw.prune(model, lines(2), Greedy(keep=1, measure="weight-norm"), dev=lines(6))
         assert small.layout is not None and small.layout.kept == {max(norms, key=norms.__getitem__)}
 
     @pytest.mark.parametrize("family", ["olmo2", "albert"])
@@ -425,7 +425,7 @@ class TestControls:
     def test_a_finished_study_is_read_and_another_model_is_pruned_again(
         self, tmp_path: Path
     ) -> None:
-        options = Greedy(keep=3, score="weight-norm")
+        options = Greedy(keep=3, measure="weight-norm")
         how: dict[str, Any] = {"dev": lines(6, 3), "controls": True, "work": tmp_path / "work"}
         first, other = asker("bert"), asker("bert")
         with torch.no_grad():
@@ -497,10 +497,10 @@ class TestWarnings:
         (lambda: TopK(**wrong(penalty=0.1)), "TopK: unknown key 'penalty'; allowed here: average"),
         (lambda: Gates(**wrong(max_drop=1.0)), "Gates: unknown key 'max_drop'; allowed here"),
         (lambda: Gates(**wrong(kep=3)), "unknown key 'kep' .did you mean 'keep'.*; allowed here"),
-        (lambda: Gates(keep=3, **wrong(score="gradient")), "unknown key 'score'"),
+        (lambda: Gates(keep=3, **wrong(measure="gradient")), "unknown key 'measure'"),
         (lambda: Greedy(keep=3, epochs=3), "epochs would mean nothing without train"),
         (lambda: Gates(**wrong(train="gate")), "'train' is 'gate', .*did you mean 'gates'"),
-        (lambda: Greedy(score="random", rescore=True), "rescore would change nothing: random"),
+        (lambda: Greedy(measure="random", rescore=True), "rescore would change nothing: random"),
         (lambda: Greedy(keep=3, train="lora", compensate=True), "compensate replaces training"),
         (lambda: Greedy(keep=3, **wrong(train="gates")), "'train' is 'gates', which does not fit"),
         (lambda: Greedy(keep=3, step=0.0), "'step' is 0.0"),
@@ -558,10 +558,10 @@ def wrong(**options: Any) -> dict[str, Any]:
             {"training": Training(epochs=3)},
             "training names epochs, but for how long",
         ),
-        (Greedy(keep=3, score="beauty"), {}, "'beauty' is unknown; there is confidence"),
-        (Greedy(keep=3, score="all"), {}, "takes too long to give an order|order of one score"),
+        (Greedy(keep=3, measure="beauty"), {}, "'beauty' is unknown; there is confidence"),
+        (Greedy(keep=3, measure="all"), {}, "takes too long to give an order|order of one score"),
         (
-            Greedy(keep=3, score="attention-to-end", kinds=["decoder-self"]),
+            Greedy(keep=3, measure="attention-to-end", kinds=["decoder-self"]),
             {},
             "not a number for",
         ),
@@ -600,22 +600,22 @@ class TestWithoutWords:
     """Models that predict no words, such as those of sentence embeddings."""
 
     @pytest.mark.parametrize(
-        "options", [{}, {"score": "dormancy", "rescore": True}, {"compensate": True}], ids=str
+        "options", [{}, {"measure": "dormancy", "rescore": True}, {"compensate": True}], ids=str
     )
     def test_a_number_of_heads(self, options: dict[str, Any]) -> None:
         model = embedder()
         small = hw.prune(model, lines(12), Greedy(keep=3, **options))
         assert small.heads.total == 3 and small.layout is not None
-        same = Greedy(keep=3, **{"score": model.task.usual_score, **options})
+        same = Greedy(keep=3, **{"measure": model.task.usual_score, **options})
         expected = hw.prune(model, lines(12), same)
         assert small.layout == expected.layout
 
     @pytest.mark.parametrize(
         "options",
         [
-            {"max_drop": 1.0, "score": "gradient"},
-            {"keep": 3, "score": "gradient"},
-            {"keep": 3, "score": "lrp"},
+            {"max_drop": 1.0, "measure": "gradient"},
+            {"keep": 3, "measure": "gradient"},
+            {"keep": 3, "measure": "lrp"},
         ],
         ids=str,
     )
@@ -641,5 +641,5 @@ def test_more_bleu_than_there_is_may_not_be_lost_without_a_word() -> None:
     with pytest.warns(
         UserWarning, match=r"max_drop is 101, but the whole model has only .* BLEU on dev"
     ):
-        options = Greedy(max_drop=101, score="weight-norm", search=Search(beam=1))
+        options = Greedy(max_drop=101, measure="weight-norm", search=Search(beam=1))
         hw.prune(asker(), pairs(8), options, dev=pairs(6))

@@ -355,7 +355,7 @@ class TestCache:
         mask = HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)])
         with pytest.raises(HeadwiseError, match=r"cache of llama would grow from 768 to 960 bytes"):
             model.remove(mask)
-        with pytest.warns(UserWarning, match="would grow from 768 to 960 bytes a token"):
+        with pytest.warns(UserWarning, match="would grow from 768 to 960 bytes per token"):
             small = model.remove(mask, grow=True)
         assert small.cache_bytes == 960 and small.heads.key_value["decoder-self"] == (7, 4, 4)
 

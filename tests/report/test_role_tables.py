@@ -152,6 +152,6 @@ def test_what_a_role_does_with_its_head_off_is_in_the_map_and_the_card(run: Fini
     assert marked(tested) == [("encoder-self/1/5", "obj→")] and marked(run) == []
     evidence = role_evidence(tested)
     (confirmed,) = [text for text in evidence[head(1, 5)] if "obj→verb" in text]
-    assert confirmed.endswith("from 1.00 to 4.00 nats a token (+3.00 [+2.00, +4.00])")
+    assert confirmed.endswith("from 1.00 to 4.00 nats per token (+3.00 [+2.00, +4.00])")
     assert sum("switching it off" in text for text in evidence[head(2, 0)]) == 1
     assert role_tables.causal_table(run.roles) is None

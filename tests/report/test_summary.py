@@ -38,7 +38,7 @@ def test_what_a_study_says_at_its_end(whole: Path, swept: FinishedRun) -> None:
     assert ended.verdict == "not distinguishable"
     assert any("BLEU to the untouched full model: 38.21" in fact for fact in ended.facts)
     assert ended.model is not None and list(ended.layouts) == [ended.model.name]
-    assert ended.next_lines[-1].endswith(f"headwise translate {ended.model}")
+    assert ended.next_commands[-1][1].endswith(f"headwise translate {ended.model}")
     # pruning that costs more than equal further training
     assert outcome(swept.folder).verdict == "worse"
 
@@ -104,7 +104,10 @@ def speeds(width: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
         ({"run.json": {"max_drop": 0.41}}, "within the limit of 0.41 on dev and test$"),
         ({"run.json": {"max_drop": 0.35}}, "within the limit of 0.35 on test, over it on dev$"),
         ({"run.json": {"max_drop": 0.2}}, "; over the limit of 0.2 on dev and test$"),
-        ({"pruning.csv": speeds(0.0)}, ", speed not sure; "),  # one round is its own range
+        (
+            {"pruning.csv": speeds(0.0)},
+            ", speed measured only once; ",
+        ),  # one round is its own range
         ({"pruning.csv": speeds(1.0)}, ", 8\u202f% faster; "),
         ({"pruning.csv": speeds(60.0)}, ", no faster; "),
     ],
@@ -172,7 +175,7 @@ def test_the_first_screen_says_what_matters_and_what_shows_little(run_folder: Pa
     off = run.heads[run.heads["measure"] == "ablation.zero"].set_index(["kind", "layer", "head"])
     worst = Head(*off["value"].idxmax())
     assert (
-        f"in nats a token: {worst} (+" in said
+        f"in nats per token: {worst} (+" in said
         and "have a role" in said
         and "Score to trust" in said
     )

@@ -104,7 +104,7 @@ def test_in_a_study_and_its_report(
     text = [sentence.text for sentence in few_trees]
     for split, lines in (("train", text[:100]), ("dev", text[80:])):
         (tmp_path / split).write_text("\n".join(lines) + "\n")
-    scoring = {"measures": ["confidence"], "judge": False, "untrained": 1, "pairs": 0}
+    scoring = {"measures": ["confidence"], "judge": False, "untrained": 1, "interactions": 0}
     plan = make_plan(
         {
             "data": {split: str(tmp_path / split) for split in ("train", "dev")},

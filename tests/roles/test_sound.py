@@ -247,8 +247,8 @@ def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -
     sections: dict[str, Any] = {
         "model": str(tmp_path / "model"),
         "data": {"train": table, "dev": table, "test": table},
-        "pruning": [{"method": "greedy", "score": ["random"], "orders": 1, "step": 0.5}],
-        "scoring": {"measures": ["confidence"], "untrained": 1, "pairs": 0},
+        "pruning": [{"method": "greedy", "measure": ["random"], "orders": 1, "step": 0.5}],
+        "scoring": {"measures": ["confidence"], "untrained": 1, "interactions": 0},
         "roles": {"recordings": 24},
     }
     run_study(make_plan(sections), tmp_path / "run", QUIET, report=hw.report, only="roles")

@@ -34,10 +34,10 @@ TINY: dict[str, Any] = {
         "learning_rate": 3e-3,
         "warmup": 20,
         "average": 3,
-        "dtype": "fp32",
+        "dtype": "float32",
     },
     "pruning": {"penalty": [0.005, 1.0], "epochs": 3, "gate_learning_rate": 0.5, "warmup": 3},
-    "scoring": {"untrained": 1, "random_orders": 2, "pairs": 5},
+    "scoring": {"untrained": 1, "random_orders": 2, "interactions": 5},
     "search": {"beam": 2},
     "speed": {"sentences": 5, "rounds": 1},
 }
@@ -54,7 +54,7 @@ SMALL = [  # a model of one layer, trained in a second
     "model.vocabulary=300",
     "training.epochs=2",
     "training.batch_tokens=1260",
-    "training.dtype=fp32",
+    "training.dtype=float32",
 ]
 TIMINGS = ("tokens_per_second", "seconds")
 QUIET = Progress(quiet=True)
@@ -63,7 +63,7 @@ BARELY = {
     "measures": ["gradient"],
     "judge": False,
     "untrained": 0,
-    "pairs": 0,
+    "interactions": 0,
     "pruned": [],
 }  # scored
 
@@ -78,7 +78,8 @@ class Notes(Progress):
 
     @contextmanager
     def bar(self, name: str) -> Iterator[None]:
-        self.made.append(name)
+        if self.live is not None:  # a step, not the study
+            self.made.append(name)
         with super().bar(name):
             yield
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from accelerate import PartialState
@@ -193,7 +192,7 @@ class Several:
         self.running: dict[str, Toy] = {}
         self.log: list[tuple[str, str]] = []
 
-    def start(self, build: Toy, heading: str) -> None:
+    def start(self, build: Toy, start: float, end: float) -> None:
         self.running[build.name] = build
         self.log.append(("start", build.name))
         assert len(self.running) <= self.slots
@@ -251,33 +250,65 @@ BUILDS = (
 
 class TestTimeLeft:
     @pytest.mark.parametrize(
-        ("held", "headings"),
+        ("held", "lines"),
         [
-            ("", ["train", "prune/a · about 4 min", "prune/b · about 2 min", "speed · about 20 s"]),
-            ("train", ["prune/a", "prune/b · about 2 min", "speed · about 20 s"]),
+            (
+                "",
+                [
+                    "train: 0% after 0:00:00",
+                    "prune/a: 48% after 0:03:20, 0:03:40 left",
+                    "prune/b: 71% after 0:05:00, 0:02:00 left",
+                    "speed: 95% after 0:06:40, 0:00:20 left",
+                ],
+            ),
+            (
+                "train",
+                [
+                    "prune/a: 0% after 0:00:00",
+                    "prune/b: 45% after 0:01:40, 0:02:00 left",
+                    "speed: 91% after 0:03:20, 0:00:20 left",
+                ],
+            ),
         ],
     )
-    def test_it_follows_the_pace(
-        self, held: str, headings: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A forward takes two seconds; what the store held says nothing."""
+    def test_it_follows_the_pace(self, held: str, lines: list[str]) -> None:
+        """A forward takes two seconds; what the store held says nothing, and is not counted."""
         now = [0.0]
-        monkeypatch.setattr(
-            "headwise.study.executor.time", SimpleNamespace(monotonic=lambda: now[0])
-        )
-        progress = Notes()
+        progress, out = Progress(), io.StringIO()
+        progress.console = Console(file=out, get_time=lambda: now[0], highlight=False)
 
         def work(build: Toy) -> None:
             if build.name != held:
                 with progress.bar(build.name):  # shows the heading
                     now[0] += 2 * build.forwards
 
-        executor = LocalExecutor(work, progress)
-        run_builds(
-            lambda: BUILDS, executor, progress, forwards_of=lambda build: build.forwards
-        ).check()
-        shown = [line.partition("] ")[2] for line in progress.lines if "] " in line]
-        assert [line.removesuffix(" left") for line in shown] == headings
+        builds = [replace(build, was_done=build.name == held) for build in BUILDS]
+        with progress.bar("study"):
+            run_builds(
+                lambda: builds,
+                LocalExecutor(work, progress),
+                progress,
+                forwards_of=lambda build: build.forwards,
+            ).check()
+        shown = [line.strip() for line in out.getvalue().splitlines() if "%" in line]
+        assert shown == lines
+
+    def test_the_share_never_falls(self) -> None:
+        """A study that grows while it runs, as one that fills in: its bar stands still, and never goes back."""
+        made: list[str] = []
+        shares: list[float] = []
+        progress = Notes()
+        progress.report = lambda share, what: shares.append(share)
+
+        def work(build: Toy) -> None:
+            made.append(build.name)
+            progress(1.0, "")
+
+        def builds() -> list[Toy]:
+            return [Toy(f"point-{i}", forwards=1.0) for i in range(min(9, 2 * len(made) + 1))]
+
+        run_builds(builds, LocalExecutor(work, progress), progress, forwards_of=lambda _: 1.0)
+        assert len(made) == 9 and shares == sorted(shares) and shares[-1] == 1.0
 
     @pytest.mark.parametrize(
         ("seconds", "words"),
@@ -301,8 +332,8 @@ class TestTimeLeft:
             ["train", "prune/b"],
             False,
             [
-                "[2 of 4] prune/a",
-                "[4 of 4] speed",
+                "  prune/a: 0% after 0:00:00",
+                "  speed: 0% after 0:00:00",
                 "  2 of 4 steps: as before",
             ],
         ),
@@ -311,7 +342,7 @@ class TestTimeLeft:
     ],
     ids=["a part", "finished", "quiet"],
 )
-def test_a_heading_for_what_is_made(held: list[str], quiet: bool, lines: list[str]) -> None:
+def test_a_line_for_what_is_made(held: list[str], quiet: bool, lines: list[str]) -> None:
     progress, out = Progress(quiet), io.StringIO()
     progress.console = Console(file=out, quiet=quiet, highlight=False)
 
@@ -320,31 +351,31 @@ def test_a_heading_for_what_is_made(held: list[str], quiet: bool, lines: list[st
             with progress.bar(build.name):
                 pass
 
-    run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
-    shown = out.getvalue().splitlines()
-    assert [line for line in shown if line.startswith("[") or "as before" in line] == lines
+    with progress.bar("study"):
+        run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
+    assert [line for line in out.getvalue().splitlines() if line.strip()] == lines
+
+
+def test_a_terminal_has_one_live_line() -> None:
+    """What a step is called takes the place of the one before, and nothing of it stays."""
+    progress, out = Progress(), io.StringIO()
+    progress.console = Console(file=out, force_terminal=True, force_interactive=True, width=80)
+    seen = []
+
+    def work(build: Toy) -> None:
+        with progress.bar(build.name):
+            assert progress.live is not None
+            seen.append([task.description for task in progress.live.tasks])
+
+    with progress.bar("study"):
+        run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
+    assert seen == [[build.name] for build in BUILDS]
+    assert progress.live is None and out.getvalue().endswith("\x1b[2K")
 
 
 def test_a_plan_in_lines() -> None:
-    assert plan_lines(BUILDS) == [
-        "train    to do",
-        "prune/a  to do  after train",
-        "prune/b  to do  after train",
-        "speed    to do  after prune/a, prune/b  (exclusive)",
-        "4 steps",
-    ]
-    half = [replace(build, was_done=build.name in ("train", "prune/a")) for build in BUILDS]
-    assert plan_lines(half) == [
-        "train    done",
-        "prune/a  done",
-        "prune/b  to do",
-        "speed    to do  after prune/b  (exclusive)",
-        "4 steps, 2 of them done",
-    ]
-    assert (
-        plan_lines([replace(build, was_done=True) for build in BUILDS])[-1]
-        == "4 steps, 4 of them done"
-    )
-    assert (
-        plan_lines([*map(Toy, "abcd"), Toy("e", tuple("abcd"))])[-2] == "e  to do  after a, b, c …"
-    )
+    builds = [Toy("train"), Toy("prune: a"), Toy("prune: b"), Toy("speed")]
+    assert plan_lines(builds) == ["train", "prune: a, b", "speed", "4 steps"]
+    half = [replace(build, was_done=build.name in ("train", "prune: a")) for build in builds]
+    lines = ["train (done)", "prune (done): a", "prune: b", "speed", "4 steps, 2 of them done"]
+    assert plan_lines(half) == lines

@@ -66,9 +66,9 @@ def test_a_plan_may_grow(tmp_path: Path) -> None:
         {"pruning": [HIGH]},
     ):
         refuse_others(plan_of(GRID, **change), out)
-    pairs = {**GRID, "seeds": [], "data": {}, "pairs": {"en-fr": TEXTS}}
+    pairs = {**GRID, "seeds": [], "data": {}, "languages": {"en-fr": TEXTS}}
     out = done(pairs, tmp_path / "pairs")
-    refuse_others(plan_of(pairs, pairs={"en-fr": TEXTS, "en-de": TEXTS}), out)
+    refuse_others(plan_of(pairs, languages={"en-fr": TEXTS, "en-de": TEXTS}), out)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_plan_may_grow(tmp_path: Path) -> None:
         ),
         ({"search": {"beam": 3}}, r"seed-1 holds .*search\.beam was 2 and is 3"),
         (
-            {"data": {}, "pairs": {"en-fr": TEXTS}},
+            {"data": {}, "languages": {"en-fr": TEXTS}},
             "of seed-1, seed-2, where this one has en-fr/seed-1, en-fr/seed-2",
         ),
         ({"seeds": []}, "of seed-1, seed-2, where this one has one run"),

@@ -137,7 +137,7 @@ def test_names_that_would_share_a_folder(tmp_path: Path) -> None:
     """On macOS and Windows A and a are one."""
     texts = EMBEDDED["data"]
     assert "en-de and EN-DE would share a folder" in refusal(
-        {"pairs": {"en-de": texts, "EN-DE": texts}}
+        {"languages": {"en-de": texts, "EN-DE": texts}}
     )
     sweeps = [{"name": name, "penalty": [0.1]} for name in "Aa"]
     assert "A and a would share a folder" in refusal({**EMBEDDED, "pruning": sweeps})
@@ -156,7 +156,10 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
     [
         (
             {"trainin": {}},
-            ["unknown key 'trainin'", "allowed here: choice, data, model, name, pairs, pruning"],
+            [
+                "unknown key 'trainin'",
+                "allowed here: choice, data, languages, model, name, pruning",
+            ],
         ),
         ({"training": {"epoch": 3}}, ["unknown key 'training.epoch'", "epochs, label_smoothing"]),
         ({"model": {"head": 3}}, ["unknown key 'model.head'", "feedforward, heads"]),
@@ -168,7 +171,10 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ({"training": {"epochs": 0}}, ["'training.epochs' is 0", "greater than or equal to 1"]),
         ({"training": {"batch_tokens": 10**400}}, ["less than or equal to 1000000000"]),
         ({"pruning": {"penalty": 0.1, "start": 1e308}}, ["log α may be at most 100 away from 0"]),
-        ({"training": {"dtype": "fp8"}}, ["'training.dtype' is 'fp8'", "'auto', 'fp32' or 'bf16'"]),
+        (
+            {"training": {"dtype": "fp8"}},
+            ["'training.dtype' is 'fp8'", "'auto', 'float32' or 'bfloat16'"],
+        ),
         ({"model": {"norm": "none"}}, ["'model.norm' is 'none'", "'post' or 'pre'"]),
         ({"model": 5}, ["'model' is 5"]),
         ({"data": {"train": 5}}, ["'data.train' is 5", "valid string"]),
@@ -280,8 +286,8 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             ["unknown key 'pruning.rescore'; allowed with method 'gates': average, "],
         ),
         (
-            {"pruning": {"score": ["gradient"]}},
-            ["unknown key 'pruning.score'; allowed with method 'gates'"],
+            {"pruning": {"measure": ["gradient"]}},
+            ["unknown key 'pruning.measure'; allowed with method 'gates'"],
         ),
         (
             {"pruning": {"method": "greedy", "start": 1.0}},
@@ -296,7 +302,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             ["epochs would mean nothing without train"],
         ),
         (
-            {"pruning": {"method": "greedy", "score": ["size"]}},
+            {"pruning": {"method": "greedy", "measure": ["size"]}},
             ["measure 'size' is unknown", "weight-norm"],
         ),
         (
@@ -304,11 +310,11 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             ["'pruning.keep' is [3, 4]", "at most 1 item"],
         ),
         (
-            {"pruning": {"method": "greedy", "score": ["random"], "rescore": True}},
+            {"pruning": {"method": "greedy", "measure": ["random"], "rescore": True}},
             ["rescore would change nothing"],
         ),
         (
-            {"pruning": {"method": "greedy", "score": ["ablation.bleu"]}},
+            {"pruning": {"method": "greedy", "measure": ["ablation.bleu"]}},
             ["ablation.bleu takes too long"],
         ),
         (
@@ -339,7 +345,10 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             {"model": "some/folder", "pruning": {"controls": ["from-scratch"]}},
             ["takes a trained model"],
         ),
-        ({"pairs": {"en-fr": {"embedded": {}}}}, ["[data] names texts and [pairs] as well"]),
+        (
+            {"languages": {"en-fr": {"embedded": {}}}},
+            ["[data] names texts and [languages] as well"],
+        ),
         ({"choice": {"max_drop": -1}}, ["'choice.max_drop' is -1"]),
         ({"search": {"beam": 0}}, ["'search.beam' is 0"]),
     ],
@@ -429,14 +438,16 @@ def test_every_table_of_a_plan_can_be_listed() -> None:
 def test_a_plan_of_several_studies() -> None:
     sweeps = [{"name": "a", "penalty": [0.1]}, {"name": "b", "keep": [2], "seeds": [2]}]
     pairs = {"en-fr": {"embedded": {"train": 5}}, "fr-en": {"embedded": {"train": 6}}}
-    plan = make_plan({"seeds": [1, 2], "pairs": pairs, "pruning": sweeps})
+    plan = make_plan({"seeds": [1, 2], "languages": pairs, "pruning": sweeps})
     assert list(plan.runs) == ["en-fr/seed-1", "en-fr/seed-2", "fr-en/seed-1", "fr-en/seed-2"]
     run = plan.runs["fr-en/seed-2"]
     assert run.seed == 2 and run.data.embedded is not None and run.data.embedded.train == 6
-    assert [sweep.name for sweep in run.pruning] == ["a", "b"] and not run.seeds and not run.pairs
+    assert (
+        [sweep.name for sweep in run.pruning] == ["a", "b"] and not run.seeds and not run.languages
+    )
     assert [sweep.name for sweep in plan.runs["en-fr/seed-1"].pruning] == ["a"]
     assert list(make_plan({**EMBEDDED, "seeds": [3, 4]}).runs) == ["seed-3", "seed-4"]
-    assert list(make_plan({"pairs": pairs}).runs) == ["en-fr", "fr-en"]
+    assert list(make_plan({"languages": pairs}).runs) == ["en-fr", "fr-en"]
     assert list(make_plan(EMBEDDED).runs) == ["."]
 
 
@@ -450,7 +461,7 @@ def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
         {
             "name": "b",
             "method": "greedy",
-            "score": ["gradient", "random"],
+            "measure": ["gradient", "random"],
             "orders": 2,
             "rescore": True,
         },
@@ -458,7 +469,7 @@ def test_a_plan_of_sweeps_written_out_is_the_same_plan(tmp_path: Path) -> None:
     ]
     for values in (
         {**EMBEDDED, "seeds": [1, 2]},
-        {"pairs": {"x": {"embedded": {}}, "y": {"embedded": {"dev": 3}}}},
+        {"languages": {"x": {"embedded": {}}, "y": {"embedded": {"dev": 3}}}},
     ):
         plan = make_plan({**values, "pruning": sweeps})
         (tmp_path / "plan.toml").write_text(plan.to_toml())
@@ -483,10 +494,10 @@ def test_every_method_has_only_its_own_options() -> None:
     assert sweep(keep=[3], penalty=[0.1])["penalty"] == [0.1]
     greedy, top = sweep(method="greedy"), sweep(method="top-k", keep=[3])
     assert {*greedy} == {*GreedySweep.model_fields} and {*top} == {*TopKSweep.model_fields}
-    assert greedy["score"] == ["gradient", "random"] and not {"penalty", "start", "refine"} & {
+    assert greedy["measure"] == ["gradient", "random"] and not {"penalty", "start", "refine"} & {
         *greedy
     }
-    assert not {"penalty", "score", "refine"} & {*top} and "start" in top
+    assert not {"penalty", "measure", "refine"} & {*top} and "start" in top
 
 
 class TestOneSidedText:

@@ -22,7 +22,7 @@ from study.studies import QUIET, TINY, plan_of
 
 GREEDY: dict[str, Any] = {
     "method": "greedy",
-    "score": ["gradient", "random"],
+    "measure": ["gradient", "random"],
     "orders": 2,
     "step": 0.25,
 }
@@ -65,7 +65,7 @@ class Made:
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""
         run = self.schedule({"name": sweep, "penalty": [value]}).run
-        variant = next(v for v in Schedule(run).variants() if v.penalty == value)
+        variant = next(v for v in Schedule(run).find_variants() if v.penalty == value)
         heads = run.heads
         assert heads is not None
         encoder = [head for head in heads if head.kind == "encoder-self"]
@@ -76,7 +76,7 @@ class Made:
         )
         self.record(
             f"prune/{variant.name}",
-            run.build(prune_step(variant)).key,
+            run.build_of(prune_step(variant)).key,
             sweep=sweep,
             penalty=value,
             notes=[],
@@ -93,7 +93,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def names(schedule: Schedule) -> list[str]:
-    return [variant.name for variant in schedule.variants()]
+    return [variant.name for variant in schedule.find_variants()]
 
 
 def lambdas(*values: float) -> list[str]:
@@ -144,7 +144,9 @@ class TestRefine:
             {"penalty": [0.01, 0.04], "refine": 1},
             failed={"prune/lambda-0.02": "It was made to."},
         )
-        assert names(found) == lambdas(0.01, 0.04, 0.02) and found.has_failed(found.variants()[-1])
+        assert names(found) == lambdas(0.01, 0.04, 0.02) and found.has_failed(
+            found.find_variants()[-1]
+        )
         assert "evaluate/test/lambda-0.02" not in {step.name for step in found.steps()}
 
     def test_another_sweep_s_are_not_its_own(self, made: Made) -> None:
@@ -177,7 +179,7 @@ class TestGreedySteps:
         found = made.schedule({**GREEDY, "keep": [3]})
         orders = ("gradient", "random.1", "random.2", "confidence", "weight-norm")
         assert names(found) == [f"greedy-{order}-3" for order in orders]
-        assert [variant.only_for_comparison for variant in found.variants()] == [False] * 3 + [
+        assert [variant.only_for_comparison for variant in found.find_variants()] == [False] * 3 + [
             True
         ] * 2
         assert names(made.schedule({**GREEDY, "keep": [3], "compare": []})) == names(found)[:3]
@@ -231,7 +233,7 @@ class TestTestText:
         assert self.of(counted) == {"full", *names(counted)}
 
     def test_trained_steps_bring_their_controls(self, made: Made) -> None:
-        sweep = {**GREEDY, "score": ["weight-norm"], "compare": [], "train": "all"}
+        sweep = {**GREEDY, "measure": ["weight-norm"], "compare": [], "train": "all"}
         found = made.schedule({**sweep, "controls": ["fine-tuned", "random"]})
         model = "greedy-weight-norm-4"
         assert self.of(found, model) == {"full", "fine-tuned", model, f"{model}.random"}
@@ -255,7 +257,9 @@ class TestControls:
         ]
         assert names(found)[4:] == ["lambda-0.04.from-scratch", "lambda-0.04.narrower"]
         tables = Tables(found.run, found)
-        notes = {variant.name: tables.without_controls(variant) for variant in found.variants()}
+        notes = {
+            variant.name: tables.without_controls(variant) for variant in found.find_variants()
+        }
         assert notes.pop("lambda-0.01") == [
             "No head is gone, so controls of it (random, from-scratch, narrower) would show nothing: none was made."
         ]
@@ -295,9 +299,10 @@ class TestComparisons:
         """What every variant is compared with; all of that is translated before it is evaluated."""
         found = made.schedule(*sweeps, failed=failed)
         run, steps = found.run, {step.name: step for step in found.steps()}
-        compared = {v.name: comparison_names(run.plan.pruning, v) for v in found.variants()}
+        compared = {v.name: comparison_names(run.plan.pruning, v) for v in found.find_variants()}
+        tested = {v.name for v in found.find_variants() if found.is_tested(v)}
         for name, others in compared.items():
-            for split in ("dev", "test"):
+            for split in ("dev", "test") if name in tested else ("dev",):
                 needed = {step.name for step in steps[f"evaluate/{split}/{name}"].dependencies(run)}
                 assert needed >= {
                     f"translate/{split}/{other}" for other in ("full", *others.values())
@@ -328,7 +333,7 @@ class TestComparisons:
         assert found["s0.one-per-layer"] == {**tuned, "random": "s0.one-per-layer-random"}
 
     def test_compensated_removal_is_compared_with_the_same_without(self, made: Made) -> None:
-        plain, mean = {**GREEDY, "score": ["gradient"]}, {**GREEDY, "compensate": True}
+        plain, mean = {**GREEDY, "measure": ["gradient"]}, {**GREEDY, "compensate": True}
         found = self.of(made, mean, plain)
         assert found["s0.greedy-gradient-4"] == {"uncompensated": "s1.greedy-gradient-4"}
         assert found["s0.greedy-random.1-4"] == found["s1.greedy-gradient-4"] == {}

@@ -20,7 +20,7 @@ from study.studies import QUIET, numbers_of, plan_of
 
 def of(finished: Path, tiny: dict[str, Any], engine: str) -> dict[str, Any]:
     """A short study of the finished one's model."""
-    pruning = {"method": "greedy", "score": ["weight-norm"], "keep": [3]}
+    pruning = {"method": "greedy", "measure": ["weight-norm"], "keep": [3]}
     search = {**tiny["search"], "engine": engine}
     return {
         **tiny,

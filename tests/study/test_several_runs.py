@@ -54,7 +54,7 @@ SWEEPS: list[dict[str, Any]] = [
     {
         "name": "greedy",
         "method": "greedy",
-        "score": ["gradient", "random", "entropy"],
+        "measure": ["gradient", "random", "entropy"],
         "step": 0.5,
         "rescore": True,
         "orders": 1,
@@ -63,17 +63,17 @@ SWEEPS: list[dict[str, Any]] = [
     {
         "name": "tuned",
         "method": "greedy",
-        "score": ["weight-norm"],
+        "measure": ["weight-norm"],
         "step": 0.9,
         "train": "all",
         "epochs": 1,
         "seeds": [2],
     },
-    {"name": "plain", "method": "greedy", "score": ["gradient"], "step": 0.9, "seeds": [2]},
+    {"name": "plain", "method": "greedy", "measure": ["gradient"], "step": 0.9, "seeds": [2]},
     {
         "name": "mean",
         "method": "greedy",
-        "score": ["gradient"],
+        "measure": ["gradient"],
         "step": 0.9,
         "compensate": True,
         "seeds": [2],
@@ -238,7 +238,7 @@ class TestGrid:
     def test_run_again_makes_nothing(self, grid: Path) -> None:
         assert again(plan_of(QUICK), grid).made == []
         lines = dry_run(plan_of(QUICK), grid)
-        assert [line for line in lines[:-1] if " done" not in line and "refine" not in line] == []
+        assert [line for line in lines[:-1] if "(done)" not in line and "refine" not in line] == []
 
     def test_the_report_of_the_whole(self, grid: Path) -> None:
         hw.report(grid / "seed-2")

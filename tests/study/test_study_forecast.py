@@ -45,7 +45,7 @@ class TestForwards:
         if read:
             run.text("train")
             run.text("dev")
-        return {step.name: forwards_of(run.build(step)) for step in Schedule(run).steps()}
+        return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
 
     def test_of_trainings(self, tmp_path: Path) -> None:
         run = Run(plan_of(TINY), tmp_path, QUIET)
@@ -59,11 +59,25 @@ class TestForwards:
 
     def test_of_a_greedy_order(self, tmp_path: Path) -> None:
         """Of 8 heads 2 go at a time, and one stays: four rankings."""
-        greedy = {"method": "greedy", "score": ["gradient", "random"], "orders": 1, "step": 0.25}
+        greedy = {"method": "greedy", "measure": ["gradient", "random"], "orders": 1, "step": 0.25}
         once = self.of(tmp_path, pruning=greedy)
         again = self.of(tmp_path, pruning={**greedy, "rescore": True})
         assert again["ranking/greedy-gradient"] == 4 * once["ranking/greedy-gradient"] > 0
         assert once["ranking/greedy-random.1"] == once["prune/greedy-random.1-1"] == 0
+
+    def test_test_text_counts_as_long_as_it_is(self, tmp_path: Path) -> None:
+        """Which preflight has counted; before it counts as dev."""
+        data = {"embedded": {"train": 150, "dev": 20, "test": 50}}
+        run = Run(plan_of(TINY, data=data, pruning={"penalty": [0.1]}), tmp_path, QUIET)
+        run.text("train")
+        run.text("dev")
+        assert run.count("test") == 50
+
+        def forwards() -> dict[str, float]:
+            return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
+
+        times = forwards()["translate/test/full"] / forwards()["translate/dev/full"]
+        assert times == pytest.approx(50 / 20)
 
     def test_no_text_is_opened_for_it(self, tmp_path: Path) -> None:
         assert set(self.of(tmp_path, read=False).values()) == {0.0}

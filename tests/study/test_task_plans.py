@@ -22,7 +22,7 @@ PRUNING = [
     {
         "name": "greedy",
         "method": "greedy",
-        "score": ["gradient", "random"],
+        "measure": ["gradient", "random"],
         "orders": 1,
         "step": 0.5,
         "kinds": ["encoder-self"],
@@ -32,7 +32,7 @@ SCORING = {
     "measures": ["confidence", "gradient", "ablation.zero"],
     "untrained": 1,
     "random_orders": 1,
-    "pairs": 2,
+    "interactions": 2,
     "pruned": ["confidence"],
 }
 
@@ -43,7 +43,7 @@ def values(model: Path, data: dict[str, str]) -> dict[str, Any]:
         "data": data,
         "pruning": PRUNING,
         "scoring": SCORING,
-        "training": {"batch_tokens": 48, "dtype": "fp32"},
+        "training": {"batch_tokens": 48, "dtype": "float32"},
         "choice": {"max_drop": "any"},
     }
 
@@ -123,7 +123,7 @@ def test_a_dry_run_estimates_every_task(
         if values is classified:
             classifier().save(tmp_path / "given")  # both plans take their model from there
         lines = dry_run(make_plan(values), tmp_path / "out")
-        assert any(line.startswith("prune/gates.keep-3 ") for line in lines)
+        assert any("gates.keep-3" in line for line in lines)
         assert lines[-1].startswith("This takes about ")
 
 
@@ -180,7 +180,7 @@ def embedded(tmp_path: Path) -> dict[str, Any]:
         (tmp_path / f"{name}.txt").write_text("\n".join(sentences(count, count)) + "\n")
         (tmp_path / f"{name}.tsv").write_text(scored(count))
     data = {"train": f"{tmp_path}/train.txt", "test": f"{tmp_path}/test.txt"}
-    greedy = {"method": "greedy", "score": ["confidence", "random"], "orders": 1, "step": 0.5}
+    greedy = {"method": "greedy", "measure": ["confidence", "random"], "orders": 1, "step": 0.5}
     return {
         "model": str(tmp_path / "given"),
         "data": data,
@@ -225,11 +225,14 @@ def test_a_study_of_embeddings(embedded: dict[str, Any], tmp_path: Path, ending:
         ({"method": "gates"}, "method = 'gates' trains by a loss"),
         ({"method": "top-k", "keep": [2]}, "method = 'top-k' trains by a loss"),
         (
-            {"method": "greedy", "train": "all", "score": ["random"]},
+            {"method": "greedy", "train": "all", "measure": ["random"]},
             "train = 'all' trains by a loss",
         ),
-        ({"method": "greedy", "score": ["gradient"]}, "'gradient' needs a loss"),
-        ({"method": "greedy", "score": ["random"], "pairs": 3}, "pairs needs a loss"),
+        ({"method": "greedy", "measure": ["gradient"]}, "'gradient' needs a loss"),
+        (
+            {"method": "greedy", "measure": ["random"], "interactions": 3},
+            "interactions needs a loss",
+        ),
     ],
     ids=str,
 )
@@ -237,8 +240,8 @@ def test_what_a_model_of_embeddings_cannot_do_is_refused(
     embedded: dict[str, Any], tmp_path: Path, sweep: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(hw.HeadwiseError, match=sentence):
-        scoring = {"pairs": sweep["pairs"]} if "pairs" in sweep else {}
-        rest = {name: value for name, value in sweep.items() if name != "pairs"}
+        scoring = {"interactions": sweep["interactions"]} if "interactions" in sweep else {}
+        rest = {name: value for name, value in sweep.items() if name != "interactions"}
         plan = make_plan({**embedded, "pruning": [rest], "scoring": scoring})
         run_study(plan, tmp_path / "out", QUIET)
     assert not (tmp_path / "out/model").exists()

@@ -42,7 +42,7 @@ def test_a_model_that_predicts_no_words_is_refused_before_work(tmp_path: Path) -
     text = tmp_path / "text.txt"
     text.write_text("".join(f"w{number} a b\n" for number in range(40)))
     data = {"train": str(text), "dev": str(text)}
-    greedy = {"method": "greedy", "score": ["dormancy"]}
+    greedy = {"method": "greedy", "measure": ["dormancy"]}
     plan = make_plan(
         {
             "model": str(tmp_path / "model"),

@@ -18,7 +18,11 @@ class Toy:
     forwards: float = 0.0
     exclusive: bool = False
     was_done: bool = False
-    reveals: bool = True
+    may_add_steps: bool = True
+
+    @property
+    def words(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,6 @@ class ToyMaking:
         return SimpleNamespace(
             exact=self.exact,
             device_name="cpu",
-            number_type="fp32",
+            number_type="float32",
             fingerprints=dict(self.texts),
         )

@@ -37,7 +37,7 @@ CLASSIFIERS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForSequenceClassification", GROUPED),
 }
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
-SMALL = Training(batch_tokens=48, dtype="fp32")
+SMALL = Training(batch_tokens=48, dtype="float32")
 NEEDED = 1  # the only head of the four that does something
 
 
@@ -96,7 +96,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
         learning_rate=1e-2,
         warmup=10,
         label_smoothing=0.0,
-        dtype="fp32",
+        dtype="float32",
     )
     data, dev = (model.task.training_data(task(*how), 256) for how in ((600, 1), (60, 2)))
     training = TrainingRun(data, dev, recipe, tmp_path_factory.mktemp("trained"))
@@ -281,7 +281,7 @@ class TestPruning:
     def test_gates_keep_the_needed_head_and_the_accuracy(
         self, trained: hw.Model, options: Gates | TopK
     ) -> None:
-        how = Training(batch_tokens=128, dtype="fp32")
+        how = Training(batch_tokens=128, dtype="float32")
         dev = task(100, 5)
         whole = accuracy(trained, dev)
         small = hw.prune(trained, task(300, 4), options, dev=dev, training=how)

@@ -89,8 +89,8 @@ def test_from_scores_to_the_page(tmp_path: Path) -> None:
         "model": str(tmp_path / "given"),
         "data": data,
         "pruning": {**sweep, "controls": ["fine-tuned"]},
-        "scoring": {"measures": ["gradient", "ablation.zero"], "untrained": 1, "pairs": 2},
-        "training": {"batch_tokens": 48, "dtype": "fp32"},
+        "scoring": {"measures": ["gradient", "ablation.zero"], "untrained": 1, "interactions": 2},
+        "training": {"batch_tokens": 48, "dtype": "float32"},
         "choice": {"max_drop": "any"},
     }
     run_study(make_plan(plan), tmp_path / "out", QUIET, report=hw.report)

@@ -180,7 +180,7 @@ def test_a_pruning_on_such_pairs_says_so(sure: hw.Model) -> None:
     sources = list(lines(40))
     own = sure.translate(sources, beam=1)
     how = hw.Gates(keep=3, epochs=2, warmup=1, gate_learning_rate=2.0)
-    training = hw.Training(batch_tokens=48, dtype="fp32")
+    training = hw.Training(batch_tokens=48, dtype="float32")
     with pytest.warns(UserWarning) as found:
         given = hw.ParallelText.from_pairs(zip(sources, own, strict=True))
         hw.prune(sure, given, how, dev=pairs(20, 9), training=training)

@@ -347,7 +347,7 @@ def test_a_plan_says_which_kinds_of_heads_may_be_removed(tmp_path: Path) -> None
         "model": str(tmp_path / "given"),
         "data": {"train": table},
         "pruning": [{"method": "greedy", "keep": 20}],
-        "scoring": {"untrained": 0, "pairs": 0},
+        "scoring": {"untrained": 0, "interactions": 0},
     }
     with pytest.raises(hw.HeadwiseError, match=r"names no kinds .* is a speech model with .*cross"):
         dry_run(make_plan(values), tmp_path / "out", "cpu")
@@ -362,13 +362,13 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     table = str(recordings(tmp_path, 20, seconds=0.05))
     test = str(recordings(tmp_path, 6, name="test.csv"))
     hearer().save(tmp_path / "given")
-    greedy = {"method": "greedy", "score": ["gradient", "random"], "orders": 1, "step": 0.5}
+    greedy = {"method": "greedy", "measure": ["gradient", "random"], "orders": 1, "step": 0.5}
     plan = make_plan(
         {
             "model": str(tmp_path / "given"),
             "data": {"train": table, "test": test},
             "pruning": [{**greedy, "kinds": ["encoder-self", "cross"]}],
-            "scoring": {"measures": ["confidence", "gradient"], "untrained": 1, "pairs": 0},
+            "scoring": {"measures": ["confidence", "gradient"], "untrained": 1, "interactions": 0},
             "choice": {"max_drop": "any"},
         }
     )
@@ -393,9 +393,9 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     change = of[chosen, "test", "wer", "full"]
     assert quality.of(name, "wer", whole) == pytest.approx(change, abs=1e-3)
     ended = outcome(out)
-    assert ended.next_lines[1:] == [
-        f"Lab: headwise lab {out}",
-        f"Next: headwise score {out}/pruned/{chosen} --text FILE",
+    assert ended.next_commands[1:] == [
+        ("Lab:", f"headwise lab {out}"),
+        ("Next:", f"headwise score {out}/pruned/{chosen} --text FILE"),
     ]
     page = (out / "report.html").read_text()
     page = re.sub(r'<p id="term-\d+">.*?</p>', "", page)  # a nat is explained by perplexity

@@ -30,7 +30,7 @@ feedforward = 16
 [training]
 epochs = 1
 batch_tokens = 500
-dtype = "fp32"
+dtype = "float32"
 [roles]
 treebank = ["dev.conllu"]
 confirm = ["dev.conllu"]

@@ -50,7 +50,7 @@ SHAPE = Architecture(
     dropout=0.1,
     vocabulary=300,
 )
-RECIPE = Training(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="fp32")
+RECIPE = Training(epochs=3, batch_tokens=1260, learning_rate=3e-3, warmup=10, dtype="float32")
 State = dict[str, Tensor]
 
 
@@ -431,7 +431,11 @@ class TestErrors:
 
 
 def test_bfloat16_only_where_it_is_native_or_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bfloat16("bf16", "cpu") and not bfloat16("fp32", "cpu") and not bfloat16("auto", "mps")
+    assert (
+        bfloat16("bfloat16", "cpu")
+        and not bfloat16("float32", "cpu")
+        and not bfloat16("auto", "mps")
+    )
     for native in (True, False):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
         monkeypatch.setattr(
@@ -490,7 +494,7 @@ class TestDevice:
     def test_a_process_trains_on_the_device_of_its_model_alone(
         self, bench: Bench, tmp_path: Path, two_gpus: None, device: str
     ) -> None:
-        recipe = RECIPE.model_copy(update={"dtype": "fp32"})
+        recipe = RECIPE.model_copy(update={"dtype": "float32"})
         arguments = training_arguments(
             TrainingRun(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device)
         )
@@ -501,7 +505,7 @@ class TestDevice:
 
 def test_a_training_in_bfloat16_learns(bench: Bench, tmp_path: Path) -> None:
     before = bench.dev_loss(bench.model())
-    recipe = RECIPE.model_copy(update={"dtype": "bf16", "epochs": 2})
+    recipe = RECIPE.model_copy(update={"dtype": "bfloat16", "epochs": 2})
     model, _ = bench.run(tmp_path, recipe)
     assert bench.dev_loss(model) < before
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}

@@ -17,30 +17,20 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from rich.console import Console
 
 from headwise.cli.analysis import align, match, roles, score
+from headwise.cli.command import Command, Commands
 from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
 from headwise.cli.studies import animate, compare, demo, report, study, train
-from headwise.errors import OUR_MISTAKE, HeadwiseError, reason_in
-
-
-class Commands(TyperGroup):
-    """The commands, whose options are refused in our words where the check is ours."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            error.message = reason_in(error.message)
-            raise
-
+from headwise.errors import OUR_MISTAKE, HeadwiseError
+from headwise.progress import write
 
 app = typer.Typer(
     cls=Commands,
-    help="The story of every attention head in a Transformer.",
+    help="Which attention heads does your Transformer need, what do they do, and what happens without them?",
     no_args_is_help=True,
     add_completion=False,
     # `guarded` says what went wrong.
@@ -63,36 +53,36 @@ def options(
         typer.Option("--version", callback=show_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
-    """The story of every attention head in a Transformer."""
+    """Which attention heads does your Transformer need, what do they do, and what happens without them?"""
 
 
-# The groups of `headwise --help`, with an example for each command.
+# The groups of `headwise --help` in the order of a first visit, with an example for each command.
 GROUPS: dict[str, dict[Callable[..., None], str]] = {
-    "Understand the heads": {
+    "First steps": {
+        demo: "headwise demo",
         score: "headwise score my-model --text dev.en --text dev.de --judge",
         roles: "headwise roles my-model --treebank en_ewt-ud-dev.conllu",
-        align: "headwise align my-model --text dev.en --text dev.de",
-        match: "headwise match seed-1 seed-2 --text dev.en --text dev.de",
         lab: "headwise lab my-model",
+        prune: "headwise prune my-model --text train.en --text train.de --keep 50%",
+        evaluate: "headwise evaluate my-model runs/prune/my-model/pruned/keep-0.5 --text test.en --text test.de",
+        report: "headwise report runs/demo",
     },
-    "Make and judge smaller models": {
-        prune: "headwise prune my-model --text train.en --text train.de --keep 10",
-        evaluate: "headwise evaluate my-model runs/prune/my-model/pruned/keep-10 --text test.en --text test.de",
+    "Use a smaller model": {
         export: "headwise export my-model --to gguf",
         check: "headwise check runs/prune/my-model/pruned/keep-10 --original my-model",
         push: "headwise push my-model owner/name --dry-run",
-        families: "headwise families llama",
+        translate: "headwise translate my-model --text news.en",
     },
-    "The whole story": {
-        demo: "headwise demo",
+    "Studies": {
         study: "headwise study plan.toml --dry-run",
-        report: "headwise report runs/demo",
+        train: "headwise train --text train.en --text train.de --dev dev.en --dev dev.de",
         compare: "headwise compare runs/demo runs/other",
         animate: "headwise animate runs/demo --out gates.gif",
     },
-    "Train and translate": {
-        train: "headwise train --text train.en --text train.de --dev dev.en --dev dev.de",
-        translate: "headwise translate my-model --text news.en",
+    "More": {
+        align: "headwise align my-model --text dev.en --text dev.de",
+        match: "headwise match seed-1 seed-2 --text dev.en --text dev.de",
+        families: "headwise families llama",
     },
 }
 
@@ -105,17 +95,21 @@ def paragraphs(command: Callable[..., None]) -> str:
 
 for group, commands in GROUPS.items():
     for command, example in commands.items():
-        app.command(help=paragraphs(command), rich_help_panel=group, epilog=f"Example: {example}")(
-            command
-        )
+        app.command(
+            cls=Command,
+            help=paragraphs(command),
+            rich_help_panel=group,
+            epilog=f"Example: {example}",
+        )(command)
 data_app = typer.Typer(
-    help="Public text: list it, fetch it with checksums.",
+    cls=Commands,
+    help="Fetch public text, checked by its sums.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-data_app.command("list")(data_list)
-data_app.command("get")(data_get)
-app.add_typer(data_app, name="data", rich_help_panel="Train and translate")
+data_app.command("list", cls=Command)(data_list)
+data_app.command("get", cls=Command)(data_get)
+app.add_typer(data_app, name="data", rich_help_panel="More")
 
 
 def guarded(run: Callable[[], None]) -> int:
@@ -140,7 +134,7 @@ def guarded(run: Callable[[], None]) -> int:
 
 
 def complain(text: str) -> int:
-    print(f"headwise: {text}", file=sys.stderr)
+    write(Console(stderr=True, highlight=False), f"headwise: {text}")
     return 1
 
 

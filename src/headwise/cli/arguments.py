@@ -25,9 +25,8 @@ NO_TEXT = (
 )
 TEXT_OPTIONS = ("--text", "--audio")  # two names of one option: the model says how it reads a file
 TEXT_HELP = (
-    "one file; for translation two files (--text A --text B); or datasets:NAME, or a name of `headwise data list`, such "
-    "as multi30k/val.en-de. The model says what it must be: pairs, one-sided text, texts with labels, or, as --audio, a "
-    "table of recordings (audio and text, or audio, word, start and end)"
+    "a file; for translation one of each side (--text A --text B); or datasets:NAME, or a name of "
+    "`headwise data list`"
 )
 
 
@@ -45,21 +44,28 @@ def chosen_device(device: str) -> str:
 
 ModelName = Annotated[
     str,
-    typer.Argument(callback=known, help="a folder, a hub id, or the folder of a finished study"),
+    typer.Argument(callback=known, help="a folder, a hub id, or a study's folder"),
 ]
-Texts = Annotated[list[str] | None, typer.Option(*TEXT_OPTIONS, help=TEXT_HELP)]
+Texts = Annotated[list[str] | None, typer.Option(*TEXT_OPTIONS, metavar="FILE", help=TEXT_HELP)]
 DevTexts = Annotated[
     list[str] | None,
-    typer.Option("--dev", help="text that choices are made on, named like --text"),
+    typer.Option("--dev", metavar="FILE", help="text to choose on; else every tenth sentence"),
 ]
 TestTexts = Annotated[
     list[str] | None,
-    typer.Option("--test", help="text for the final numbers, read once; named like --text"),
+    typer.Option(
+        "--test",
+        metavar="FILE",
+        help="text for the final numbers, read once",
+    ),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="folder to write to")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="read only the first N sentences of the text")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="where to write")]
 ResultsOut = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="folder to write to; by default runs/COMMAND/MODEL"),
+    typer.Option("--out", "-o", metavar="FOLDER", help="by default runs/COMMAND/MODEL"),
 ]
 Device = Annotated[
     str,
@@ -67,25 +73,43 @@ Device = Annotated[
         "--device",
         help="cpu, cuda, cuda:1, mps, or auto: the best of these that is there",
         callback=chosen_device,
+        hidden=True,
     ),
 ]
 Dtype = Annotated[
     str | None,
     typer.Option(
-        "--dtype", help="of the weights: float32, bfloat16 or float16; by default as saved"
+        "--dtype",
+        help="of the weights: float32, bfloat16 or float16; by default as saved",
+        hidden=True,
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="seed of everything that draws")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but the result")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="seed of everything that draws", hidden=True)
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="print nothing but the result", hidden=True)
+]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="end with all facts of the report's first screen")
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="end with all facts of the report's first screen",
+        hidden=True,
+    ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="only say what would be done, and what it costs")
+    bool, typer.Option("--dry-run", help="only say what would be done, and how long")
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="change the plan: key=value, such as training.epochs=3; repeatable"),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="change the plan, such as training.epochs=3; repeatable",
+        hidden=True,
+    ),
 ]
 
 
@@ -112,18 +136,26 @@ def read_text(
     split: Split = "dev",
     *,
     progress: Progress,
+    limit: int | None = None,
     outline: bool = False,
 ) -> Any:
     """The text that the options name, as the model's task works on it. Without any, that of the study whose folder is the
-    model's name: `split`, or dev where it has no test text. outline: for an estimate."""
+    model's name: `split`, or dev where it has no test text. limit: sentences, the first ones. outline: for an estimate."""
     spec = text_spec(text)
     if spec is not None:
         with progress.bar("text"):
-            return model.task.completed(model.task.read(spec), progress, outline)
+            given = limited(model.task.read(spec), limit)
+            return model.task.completed(given, progress, outline)
     study = study_in(name)
     if study is None:
         raise HeadwiseError(NO_TEXT)
-    return study.text("dev" if split == "test" and not study.plan.data.has_test else split)
+    of_study = study.text("dev" if split == "test" and not study.plan.data.has_test else split)
+    return limited(of_study, limit)
+
+
+def limited(text: Any, limit: int | None) -> Any:
+    """The first sentences of a text, as many as --limit says; all of it, or None, where nothing says so."""
+    return text if text is None or limit is None else text.head(limit)
 
 
 def check_text(name: str, names: list[str] | None) -> None:
@@ -141,7 +173,7 @@ def text_words(text: list[str] | None) -> list[str]:
 
 
 def study_in(model: str) -> Run | None:
-    """The finished study whose folder stands for its model: it has texts of its own. None for any other model."""
+    """The finished study whose folder names its model: it has texts of its own. None for any other model."""
     place = Path(model)
     # Without model/ the study has not trained yet, and its folder stands for no model.
     if not (place / "plan.toml").is_file() or not (place / "model").is_dir():

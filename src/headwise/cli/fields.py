@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,26 +26,24 @@ LIMITS = {
     "exclusiveMaximum": "below",
 }
 EVERY_METHOD = "Every method"
-FLAG_NAMES = {
-    "score": "measure"
-}  # an order of removal is named by its measure, as in `headwise score`
 
 
 @dataclass(frozen=True)
 class FieldOption:
     """An option that is a field of an options class.
 
-    table: where a plan has the field; schema: the field's JSON schema; heading: what the help has the option under.
+    table: where a plan has the field; schema: the field's JSON schema; heading: what the help has the option under,
+    nothing where `--help` has it too, not only `--help-all`.
     """
 
     table: str
     name: str
     schema: Mapping[str, Any]
-    heading: str
+    heading: str | None
 
     @property
     def flag(self) -> str:
-        return "--" + FLAG_NAMES.get(self.name, self.name).replace("_", "-")
+        return "--" + self.name.replace("_", "-")
 
     @property
     def alternatives(self) -> list[Mapping[str, Any]]:
@@ -76,6 +74,13 @@ class FieldOption:
         return OPTION_TYPES[self.kinds[0]]
 
     @property
+    def value_name(self) -> str | None:
+        """What the help calls a number that may also be a word or a table; None for any other value."""
+        if "object" in self.kinds:
+            return "N"
+        return "X" if self.parsed_type is str and "number" in self.kinds else None
+
+    @property
     def help_text(self) -> str:
         """The field's description, and what it says by its type."""
         notes = []
@@ -84,7 +89,7 @@ class FieldOption:
             if limit is not None:
                 notes.append(f"{words} {limit:g}")
         if "object" in self.kinds:
-            notes = ["N, N%, or KIND=N for each kind"]
+            notes = ["KIND=N for each"]
         if "array" in self.kinds:
             notes.append("repeatable" if len(self.kinds) > 1 else "with commas")
         description = self.schema["description"]
@@ -98,10 +103,16 @@ class FieldOption:
             default = str(default)
         if "array" in self.kinds and len(self.kinds) > 1:
             parsed = list[parsed]  # type: ignore[valid-type]
-        option = typer.Option(self.flag, help=self.help_text, rich_help_panel=self.heading)
+        option = typer.Option(
+            self.flag,
+            metavar=self.value_name,
+            help=self.help_text,
+            rich_help_panel=self.heading,
+            hidden=self.heading is not None,
+        )
         return inspect.Parameter(
             self.name,
-            inspect.Parameter.KEYWORD_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
             default=default,
             annotation=Annotated[parsed | None if default is None else parsed, option],
         )
@@ -121,12 +132,15 @@ class FieldOption:
 
 
 def field_options(
-    table: str, classes: Mapping[str, type[Options]], without: Iterable[str] = ()
+    table: str,
+    classes: Mapping[str, type[Options]],
+    without: Iterable[str] = (),
+    first: Collection[str] = (),
 ) -> list[FieldOption]:
     """An option for each field of options classes, those of `without` left out.
 
     table: where a plan has them. classes: by what the help calls them; a heading names the classes that have a field,
-    or says that every one has.
+    or says that every one has. first: those that `--help` shows.
     """
     schemas = {title: kind.model_json_schema()["properties"] for title, kind in classes.items()}
     headings: dict[str, list[str]] = {}
@@ -139,13 +153,14 @@ def field_options(
         if name in without:
             continue
         heading = EVERY_METHOD if len(titles) == len(METHODS) else " and ".join(titles)
-        options.append(FieldOption(table, name, schemas[titles[0]][name], heading))
+        shown_in = None if name in first else heading
+        options.append(FieldOption(table, name, schemas[titles[0]][name], shown_in))
     # The help has a heading where its first option is: what all classes have comes first.
     return sorted(options, key=lambda option: -len(headings[option.name]))
 
 
 def takes_fields(options: Sequence[FieldOption]) -> Callable[[Command], Command]:
-    """A decorator: the command, which has `**fields`, shows and takes these options."""
+    """A decorator: the command, which has `**fields`, shows and takes these options, before --out and what follows it."""
 
     def decorate(command: Command) -> Command:
         # typer needs the types themselves, and annotations are strings in our modules.
@@ -155,7 +170,8 @@ def takes_fields(options: Sequence[FieldOption]) -> Callable[[Command], Command]
             for parameter in signature.parameters.values()
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        parameters = [*own, *(option.parameter for option in options)]
+        place = [parameter.name for parameter in own].index("out")
+        parameters = [*own[:place], *(option.parameter for option in options), *own[place:]]
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 

@@ -25,7 +25,7 @@ class Outcome:
 
     headline, and the verdict of its comparison: better, worse, not distinguishable, or none. facts: lines about what was
     saved, what it cost, how it was chosen. doubts: lines that speak against the choice. layouts: of the chosen model by
-    its name, of all where none was chosen. model: the folder of the chosen model. next_lines: what to do now.
+    its name, of all where none was chosen. model: the folder of the chosen model. next_commands: what to do now, and how.
     """
 
     headline: str
@@ -34,7 +34,7 @@ class Outcome:
     doubts: Sequence[str] = ()
     layouts: Mapping[str, HeadMask] = field(default_factory=dict)
     model: Path | None = None
-    next_lines: Sequence[str] = ()
+    next_commands: Sequence[tuple[str, str]] = ()
 
 
 def written(out: Path, names: Sequence[str]) -> str:
@@ -67,11 +67,11 @@ def outcome(out: Path) -> Outcome:
     if chosen:
         shown = [str(chosen)]
     layouts = {name: run.layouts[name] for name in shown if name in run.layouts}
-    next_lines = []
+    next_commands = []
     if (out / "report.html").exists():
-        next_lines.append(f"Report: {out}/report.html")
+        next_commands.append(("Report:", f"{out}/report.html"))
     if (out / "model" / "config.json").exists():
-        next_lines.append(f"Lab: headwise lab {out}")
+        next_commands.append(("Lab:", f"headwise lab {out}"))
     place = None
     if chosen:
         place = below(out / "pruned", chosen)
@@ -79,7 +79,7 @@ def outcome(out: Path) -> Outcome:
         # Only models that translate have it.
         if "bleu_signature" in run.facts:
             then = f"echo 'A sentence.' | headwise translate {place}"
-        next_lines.append(f"Next: {then}")
+        next_commands.append(("Next:", then))
     return Outcome(
         f"{summary['headline']}.",
         summary["verdict"],
@@ -87,7 +87,7 @@ def outcome(out: Path) -> Outcome:
         [*summary["doubts"], *why_this_choice(run)],
         layouts,
         place,
-        next_lines,
+        next_commands,
     )
 
 
@@ -116,7 +116,6 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     return [
         f"  On dev: {loss}{', '.join(found)}",
         f"Wrote {out}/model, train/log.csv.",
-        f"Next: headwise score {out} --judge",
     ]
 
 
@@ -135,7 +134,7 @@ def outcome_line(run: FinishedRun, model: ModelRow) -> str:
     from headwise.report.models import measured
 
     facts = [f"{model['kept']} of {model['total']} heads left"]
-    sizes = {"memory": "of weights", "cache_bytes": "of cache a token"}
+    sizes = {"memory": "of weights", "cache_bytes": "of cache per token"}
     for measure, what in {"parameters": "parameters", **sizes}.items():
         if number := measured(model, measure).value:
             write = size if measure in sizes else quantity

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from headwise.cli.arguments import (
     NO_TEXT,
@@ -15,6 +16,7 @@ from headwise.cli.arguments import (
     DevTexts,
     DryRun,
     Dtype,
+    Limit,
     ModelName,
     Quiet,
     ResultsOut,
@@ -50,6 +52,7 @@ from headwise.options import (
     Choice,
     Training,
 )
+from headwise.progress import write
 
 if TYPE_CHECKING:
     from headwise.model import Model
@@ -58,10 +61,10 @@ if TYPE_CHECKING:
 
 Method = Literal["gates", "top-k", "greedy"]
 
-# What is decided elsewhere: for how long pruning trains by the options of pruning, the type of numbers by --dtype.
+# Left out: the length of training, which the options of pruning set, and the type of numbers, which --dtype sets.
 PRUNE_OPTIONS = [
-    *field_options("choice", {EVERY_METHOD: Choice}),
-    *field_options("pruning", METHODS, without=["max_drop", "search"]),
+    *field_options("pruning", METHODS, without=["max_drop", "search"], first=["keep", "unit"]),
+    *field_options("choice", {EVERY_METHOD: Choice}, first=["max_drop"]),
     *field_options("training", {"Training with gates": Training}, [*FULL_LENGTH, "dtype"]),
     *SEARCH_OPTIONS,
 ]
@@ -78,8 +81,7 @@ def prune(
         Method | None,
         typer.Option(
             "--method",
-            help="gates and top-k train; greedy removes heads in the order of a measure, and trains afterwards if "
-            "--train says so. By default gates for translation models and where --penalty is given, else greedy",
+            help="gates and top-k train, greedy only removes. By default gates for translation models, else greedy",
         ),
     ] = None,
     control: Annotated[
@@ -88,23 +90,22 @@ def prune(
             "--control",
             help="another model to compare with, such as fine-tuned (all heads, trained as long) or random (as many random "
             "heads); repeatable",
+            hidden=True,
         ),
     ] = None,
     out: ResultsOut = None,
+    dry_run: DryRun = False,
     seed: Seed = 1,
     device: Device = "auto",
-    dry_run: DryRun = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     set_: Set = None,
     **fields: Any,
 ) -> None:
-    """Prune heads: with gates to a penalty or a number of heads, or greedily without training.
+    """Remove heads that the model can do without.
 
-    Trains or ranks heads on --text, chooses on --dev (by default every tenth sentence), and reads --test once,
-    at the end; writes smaller models, tables and a report. Without --penalty and --keep, gates try four penalties, and
-    greedy removal every step. One --keep or --penalty gives that model, whatever it loses. MODEL may be the folder of a
-    study: without a text, its texts are taken."""
+    Trains or ranks heads on --text, chooses on --dev, reads --test at the end, and writes smaller models and a report.
+    One --keep gives that model, whatever it loses; without any, several sizes are tried. A study has texts of its own."""
     from headwise.study.ownership import refuse_foreign_files
 
     out = out or default_folder("prune", model)
@@ -157,31 +158,31 @@ def prune_plan(
     method: str,
     tables: dict[str, dict[str, Any]],
     settings: list[str] | None,
-    score: str,
+    measure: str,
 ) -> Plan:
-    """The plan that a command line stands for. tables: the fields that were given, by the tables of a plan. score: that
+    """The plan that a command line stands for. tables: the fields that were given, by the tables of a plan. measure: that
     greedy removal goes by where none is given."""
     from headwise.study import make_plan
 
     goals = {"method": method, **tables["pruning"]}
     if method == "greedy":
-        goals.setdefault("score", [score])
+        goals.setdefault("measure", [measure])
         if goals.get("train"):
             # Without it, what pruning costs and what more training brings would be one number.
             goals.setdefault("controls", ["fine-tuned"])
     # One model was asked for: then it is the choice, whatever it costs.
-    # Greedy removal also has one score by now: the default, or the one that was given.
-    several_values = ("keep", "score") if method == "greedy" else ("keep", "penalty")
-    asked = [value for name in several_values for value in goals.get(name, [])]
-    one = len(asked) == (2 if method == "greedy" else 1)
+    # Greedy removal also has one measure by now: the default, or the one that was given.
+    several_values = ("keep", "measure") if method == "greedy" else ("keep", "penalty")
+    values = [value for name in several_values for value in goals.get(name, [])]
+    one_model = len(values) == (2 if method == "greedy" else 1)
     given = {
         "name": "prune",
         "seed": seed,
         "model": model,
         **tables,
         "pruning": goals,
-        "choice": tables.get("choice") or ({"max_drop": "any"} if one else {}),
-        # `headwise score` does that; who prunes waits for a model.
+        "choice": tables.get("choice") or ({"max_drop": "any"} if one_model else {}),
+        # `headwise score` does that; here it would only delay the pruned model.
         "scoring": {"measures": [], "pruned": []},
     }
     typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}
@@ -203,19 +204,20 @@ def evaluate(
         ),
     ],
     text: Texts = None,
+    limit: Limit = None,
     out: ResultsOut = None,
+    dry_run: DryRun = False,
     device: Device = "auto",
     dtype: Dtype = None,
-    dry_run: DryRun = False,
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
-    """What models are worth, with intervals, and the difference to the first.
+    """How good are models, and what did pruning cost?
 
-    BLEU and chrF on parallel text; on one-sided text perplexity, or of translation models agreement with what the
-    first writes; accuracy on labelled text, word error rate on recordings; of models of embeddings the rank correlation
-    of similarities with the first model's, or with the scores of a table (columns sentence1, sentence2 and score). The
-    first may be the folder of a study: without a text, its test text is taken, or else its dev text."""
+    Translation models: BLEU and chrF on parallel text, agreement with what the first model writes on one-sided text.
+    Language models: perplexity. Classifiers: accuracy. Speech: word error rate. Models of embeddings: the rank
+    correlation of similarities with the first model's, or with a table's (sentence1, sentence2, score). A study, as
+    the first model, has a text of its own: test, or else dev."""
     import headwise as hw
 
     search = given_search(context, fields)
@@ -226,7 +228,8 @@ def evaluate(
     work = Work("evaluate", models, Quality.FILES, out, quiet, dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
     refuse_other_tasks(loaded)
-    given = read_text(loaded[0], models[0], text, "test", progress=work.progress, outline=dry_run)
+    how: Any = {"limit": limit, "progress": work.progress, "outline": dry_run}
+    given = read_text(loaded[0], models[0], text, "test", **how)
     work.do(
         lambda: [hw.evaluate(loaded, given, search=search, progress=work.progress)],
         partial(evaluation_forecast, loaded, given, search),
@@ -240,9 +243,12 @@ ENGINE_NAMES = ", ".join(engine)
 def export(
     model: ModelName,
     to: Annotated[str | None, typer.Option("--to", help=f"the engine: {ENGINE_NAMES}")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="new folder to write to")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="new folder to write to")
+    ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="type of the weights, such as f16 or q8_0")
+        str | None,
+        typer.Option("--dtype", help="of the weights: float16, bfloat16, float32, q8_0 or int8"),
     ] = None,
     attention: Annotated[
         list[str] | None,
@@ -253,11 +259,11 @@ def export(
         ),
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="only say which engines can run this model")
+        bool, typer.Option("--list", help="say which engines can run this model")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model, pruned or not, for transformers, llama.cpp, CTranslate2, ONNX Runtime, PyTorch or Marian."""
+    """Write a model, pruned or not, for the engine that runs it."""
     import headwise as hw
 
     if not list_ and to is None:
@@ -271,7 +277,7 @@ def export(
     loaded = hw.load(model)
     if list_ or to is None:
         for line in engine_lines(loaded):
-            typer.echo(line)
+            write(Console(highlight=False), line)
         return
 
     notes: list[str] = []
@@ -279,7 +285,7 @@ def export(
     hw.export(loaded, to, place, dtype, say=notes.append, attention=attention or ())
     if not quiet:
         for note in notes:
-            typer.echo(f"  {note}")
+            write(Console(highlight=False), f"  {note}")
     typer.echo(str(place))
 
 
@@ -291,17 +297,21 @@ def check(
     original: Annotated[
         str | None,
         typer.Option(
-            "--original", help="the model that heads were removed from, or that was exported"
+            "--original",
+            metavar="MODEL",
+            help="the model that heads were removed from, or that was exported",
         ),
     ] = None,
 ) -> None:
-    """Read a model's files back: sums, outputs compared with the original's, and whether its engine takes it. Exit status 1
-    where something is wrong."""
+    """Are the files of a smaller or exported model right?
+
+    Reads them back: their sums, their outputs compared with the original's, and whether the engine takes them. The exit
+    status is 1 where something is wrong."""
     from headwise.engines.check import check as read_back
     from headwise.loading import load
 
     found = read_back(path, load(original) if original else None)
-    typer.echo(str(found))
+    write(Console(highlight=False), str(found))
     if not found.good:
         wrong = [finding.what for finding in found.findings if finding.good is False]
         raise HeadwiseError(f"{path} is not as it should be: {', '.join(wrong)}.")
@@ -325,12 +335,18 @@ def push(
     export: Annotated[
         list[Path] | None,
         typer.Option(
-            "--export", help="a folder that headwise export wrote, to go along; repeatable"
+            "--export",
+            metavar="FOLDER",
+            help="a folder that headwise export wrote, to go along; repeatable",
         ),
     ] = None,
     base_model: Annotated[
         str | None,
-        typer.Option("--base-model", help="hub id of the model that this one was made from"),
+        typer.Option(
+            "--base-model",
+            metavar="OWNER/NAME",
+            help="hub id of the model that this one was made from",
+        ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="make a new repository public")] = False,
     dry_run: Annotated[
@@ -338,12 +354,19 @@ def push(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="with --dry-run: write the files to this new folder"),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="with --dry-run: write the files to this new folder",
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="send without asking")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what would be sent to the hub, with the model card; send it when told to."""
+    """Send a model, with its card, to the Hugging Face hub.
+
+    Shows first what would be sent, and asks."""
     from headwise.hub import push as prepare
 
     if out is not None and not dry_run:
@@ -355,7 +378,7 @@ def push(
     upload = prepare(model, repo, export or (), base_model, public)
     # Nobody agrees to what was not shown.
     if not quiet or not yes or dry_run:
-        typer.echo(str(upload))
+        write(Console(highlight=False), str(upload))
     if out is not None:
         typer.echo(str(upload.write(out)))
     elif dry_run:

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from headwise.cli.arguments import TEXT_OPTIONS, Device, Dtype, ModelName, Quiet
 from headwise.cli.fields import SEARCH_OPTIONS, given_search, takes_fields
 from headwise.data.lines import existing_file, is_table, read_lines
 from headwise.errors import HeadwiseError
 from headwise.options import Search
+from headwise.progress import Progress, write
 
 MANY_SENTENCES = 100  # sentences: fewer are translated before a bar says anything
 MOST_SENTENCES_TO_PICK = 500  # sentences to pick
-WIDE = 160  # letters of a line of a table in a file or a pipe
 
 
 def lab(
@@ -30,7 +31,9 @@ def lab(
     host: Annotated[
         str,
         typer.Option(
-            "--host", help="address to listen on; other machines get in only beyond loopback"
+            "--host",
+            metavar="ADDRESS",
+            help="address to listen on; 127.0.0.1 is this machine alone",
         ),
     ] = "127.0.0.1",
     treebank: Annotated[
@@ -47,9 +50,9 @@ def lab(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Type a sentence, see every head's attention, switch heads off and see the output change, in the browser.
+    """Switch heads off in the browser, and see the output change.
 
-    MODEL may be the folder of a study: its scores, roles and pruned model are shown, too. A speech model hears the
+    MODEL may be the folder of a study: the lab then also shows its scores, roles and pruned model. A speech model hears the
     recordings of a table, or those of its study.
     """
     # Before the model is loaded, which may take a minute.
@@ -77,7 +80,10 @@ def translate(
     context: typer.Context,
     model: ModelName,
     text: Annotated[
-        Path, typer.Option("--text", help="a sentence a line; standard input by default")
+        Path,
+        typer.Option(
+            "--text", help="a sentence a line; standard input by default", show_default=False
+        ),
     ] = Path("-"),
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="file to write; standard output by default")
@@ -87,10 +93,11 @@ def translate(
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
-    """Translate sentences, one a line, with any translation model or a pruned one. What --out names is replaced."""
+    """Translate sentences, one a line.
+
+    Any translation model can do it, a pruned one too. A file that --out names is replaced."""
     import headwise as hw
     from headwise.folders import output_file, write_file
-    from headwise.progress import Progress
 
     search = (given_search(context, fields) or Search()).model_dump()
     if out:
@@ -133,48 +140,42 @@ def families(
         ),
     ] = "",
 ) -> None:
-    """What headwise does with each family of models, and why not more."""
-    from headwise.families import SIGNS
+    """What works with a family of models, and why not more."""
     from headwise.families import family_rows as rows_of
 
     rows = rows_of(name)
-    from rich.console import Console
-    from rich.table import Table
-
-    # The last column holds reasons, too long for a table: they follow below it.
-    shown = [*rows[0]][:-1]
-    shown_table = Table(*shown, box=None, pad_edge=False)
+    console = Console(highlight=False)
+    facts = [*rows[0]][3:-1]  # what works; before them what the class is, behind them the reasons
     for row in rows:
-        shown_table.add_row(*(SIGNS.get(row[column], row[column]) for column in shown))
-    # Where there is no terminal rich would fold the table at 80 letters.
-    width = None if sys.stdout.isatty() else WIDE
-    console = Console(highlight=False, markup=False, width=width)
-    console.print(shown_table)
-    if name:
-        for row in rows:
+        write(console, f"{row['family']}: {row['class']}, {row['heads'] or 'heads not found'}")
+        for answer in ("yes", "partly", "no"):
+            named = [fact for fact in facts if row[fact] == answer]
+            if named:
+                write(console, f"  {answer}: {', '.join(named)}")
+        if name:
             for reason in filter(None, row["why"].split("; ")):
-                console.print(f"  {row['family']}: {reason}", soft_wrap=True)
-    else:
-        console.print("Why not: headwise families NAME")
+                write(console, f"  {reason}")
+    if not name:
+        write(console, "Why not: headwise families NAME")
 
 
 def data_list() -> None:
     """What can be fetched, and how many files of it are here."""
-    from rich.console import Console
-    from rich.table import Table
-
     from headwise.data.catalogue import listing
 
-    rows = listing()
-    table = Table(*rows[0], box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(highlight=False, markup=False).print(table)
+    console = Console(highlight=False)
+    for row in listing():
+        write(console, f"{row['name']}: {row['content']}")
+        size = f"{row['MiB']} MiB in {row['files']} files, {row['checksums']} with a checksum"
+        write(console, f"  {size}; {row['here']} are here")
+        write(console, f"  licence: {row['licence']}")
 
 
 def data_get(
     name: str,
-    out: Annotated[Path | None, typer.Option("--out", help="folder; a cache by default")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="a cache by default")
+    ] = None,
 ) -> None:
     """Fetch one set, check it, and say where it lies."""
     from headwise.data.catalogue import get

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from headwise.cli.arguments import (
     Device,
@@ -33,6 +34,7 @@ from headwise.cli.signals import resumable
 from headwise.devices import memory_line
 from headwise.errors import HeadwiseError
 from headwise.options import Architecture, Training
+from headwise.progress import Progress, write
 
 if TYPE_CHECKING:
     from headwise.study import Plan
@@ -59,7 +61,8 @@ def run_plan(
         from headwise.study.study import dry_run as cost_of
 
         # Who wrote no plan knows none of its steps.
-        typer.echo("\n".join(cost_of(plan, out, device, every_step=result != "pruned")))
+        lines = cost_of(plan, out, device, every_step=result != "pruned")
+        write(Console(highlight=False), "\n".join(lines))
         return
     from headwise.study.ownership import refuse_others
 
@@ -68,7 +71,6 @@ def run_plan(
 
     from headwise.cli.terminal import show_kept, show_verdict
     from headwise.hub import write_cards
-    from headwise.progress import Progress
     from headwise.report import need_drawing
     from headwise.report import report as write_report
     from headwise.study import run_study
@@ -94,16 +96,17 @@ def run_plan(
         if result == "model" and not quiet:
             for line in trained_model_lines(plan, out, device, progress):
                 progress.say(line)
+            progress.recommend("Next:", f"headwise score {out} --judge")
         if ended is not None:
             small = ended.model
             show_verdict(progress.console, ended.headline, ended.verdict)
             for line in [*(ended.facts if verbose else ()), *ended.doubts]:
                 progress.say(line)
             show_kept(progress.console, ended.layouts)
-            for line in ended.next_lines:
-                progress.say(line)
+            for what, command in ended.next_commands:
+                progress.recommend(what, command)
         if result == "pruned" and small:
-            progress.say(f"Where it runs: headwise export {small} --list")
+            progress.recommend("Where it runs:", f"headwise export {small} --list")
         if result == "pruned":
             progress.say(memory_line())
         path = small if result == "pruned" and small else out / (result if only else "report.html")
@@ -116,16 +119,19 @@ def demo(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="folder to write to; runs/demo or runs/toy if none"),
+        typer.Option("--out", "-o", metavar="FOLDER", help="by default runs/demo or runs/toy"),
     ] = None,
+    dry_run: DryRun = False,
     seed: Seed = 1,
     device: Device = "auto",
-    dry_run: DryRun = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     set_: Set = None,
 ) -> None:
-    """The whole story of Firefox's English-Portuguese model: about ten minutes on two CPU cores, no download."""
+    """See all of it in ten minutes, on Firefox's translation model.
+
+    Scores its heads, finds their roles, removes half of the encoder heads and writes a report. It takes about ten minutes
+    on two CPU cores, without a download."""
     from headwise.study import read_plan
 
     name = "toy" if toy else "demo"
@@ -153,7 +159,6 @@ def say_without_best(plan: Plan, out: Path) -> None:
     """Print a translation with all heads, and without the head that the loss needs most."""
     from headwise.loading import load
     from headwise.model import masked
-    from headwise.progress import Progress
     from headwise.report.run_folder import read_run
 
     scores = read_run(out).heads
@@ -178,24 +183,39 @@ def say_without_best(plan: Plan, out: Path) -> None:
 
 def study(
     plan: Annotated[Path, typer.Argument(help="a TOML plan; examples/ has some")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="folder to write to")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="by default runs/NAME"),
+    ] = None,
     only: Annotated[
-        str | None, typer.Option("--only", help="stop after: train, score, roles, prune, evaluate")
-    ] = None,
-    set_: Set = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0)] = None,
-    device: Device = "auto",
-    workers: Annotated[
-        str | None, typer.Option("--workers", help="ray: share the work out to Ray's workers")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", min=1, help="threads of every part of the work")
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="STAGE",
+            help="the last stage to do: train, score, roles, prune or evaluate",
+        ),
     ] = None,
     dry_run: DryRun = False,
+    set_: Set = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="in place of the plan's seed", hidden=True)
+    ] = None,
+    device: Device = "auto",
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", help="ray: share the work out to Ray's workers", hidden=True),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", min=1, help="threads of every part of the work", hidden=True),
+    ] = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """The whole story on your data, as a plan says; resumable."""
+    """Do all of it on your data, as a plan says.
+
+    Trains a model or takes yours, scores its heads, finds their roles, prunes them, evaluates what is left and writes a
+    report. The same command goes on where it was stopped."""
     from headwise.study import read_plan
 
     read = read_plan(plan, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
@@ -220,14 +240,14 @@ def train(
     text: Texts = None,
     dev: DevTexts = None,
     out: Out = Path("runs/train"),
+    dry_run: DryRun = False,
     seed: Seed = 1,
     device: Device = "auto",
-    dry_run: DryRun = False,
     quiet: Quiet = False,
     set_: Set = None,
     **fields: Any,
 ) -> None:
-    """Train a translation model and say what it is worth on dev."""
+    """Train a translation model on your sentence pairs."""
     from headwise.study import make_plan
 
     data = {"train": text_spec(text), "dev": text_spec(dev, "--dev")}
@@ -249,7 +269,7 @@ def train(
 def report(
     run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
 ) -> None:
-    """Write the report page of a study and its figures again."""
+    """Write the report of a study again, with its figures."""
     from headwise.report import report as write_report
 
     typer.echo(str(write_report(run)))
@@ -264,7 +284,7 @@ def compare(
     ] = None,
     out: Out = Path("runs/comparison"),
 ) -> None:
-    """Write a page of what differs between two studies."""
+    """Write a page about what differs between two studies."""
     from headwise.report import compare as write_comparison
 
     typer.echo(str(write_comparison(run, other, out, matches=matches)))
@@ -276,7 +296,7 @@ def animate(
         Path | None, typer.Option("--out", "-o", help="a .gif file; RUN/gates.gif if none")
     ] = None,
 ) -> None:
-    """Write how the gates of a study closed, as an animated GIF."""
+    """Show how the gates of a study closed, as an animated GIF."""
     from headwise.report import animate as write_animation
 
     typer.echo(str(write_animation(run, out or run / "gates.gif")))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,8 +17,9 @@ from rich.text import Text
 
 from headwise.grid import NOTHING, HeadGrid, side_by_side
 from headwise.heads import HeadMask
+from headwise.progress import write
 from headwise.qualities import BETTER, QUALITIES, WORSE, Number
-from headwise.report.format import probability_fact
+from headwise.report.format import probability_fact, size
 from headwise.result import plain_number
 from headwise.theme import TERMINAL
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.evaluation.quality import Quality
 
 VERDICT_COLOURS = {BETTER: TERMINAL["kept"], WORSE: TERMINAL["removed"]}
+BYTES = ("memory", "cache_bytes")
 REMAIN = f"Heads in columns, layers in rows; ■ is kept, {NOTHING} is removed:"
 
 
@@ -32,15 +35,13 @@ def show_heads(console: Console, grids: Sequence[HeadGrid], caption: str) -> Non
     """Print pictures of the heads of one model, as many side by side as the width has room for."""
     if not grids:
         return
-    console.print(f"  {caption}", markup=False, soft_wrap=True)
+    write(console, f"  {caption}")
     console.print(side_by_side(grids, console.width))
 
 
 def show_verdict(console: Console, headline: str, verdict: str) -> None:
     """Print the headline of a study in the colour of its verdict."""
-    console.print(
-        Text(headline, style=f"bold {VERDICT_COLOURS.get(verdict, '')}".strip()), soft_wrap=True
-    )
+    write(console, headline, f"bold {VERDICT_COLOURS.get(verdict, '')}".strip())
 
 
 def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
@@ -55,33 +56,33 @@ def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
 
 
 def show_quality(console: Console, quality: Quality) -> None:
-    """Print the result of `evaluate`: measures in rows, models in columns, how each was made below."""
+    """Print the result of `evaluate`: every measure of every model, and its changes; how each was made below."""
     table = quality.table
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    short = {name: Path(name).name for name in table["model"].unique()}
+    if len({*short.values()}) < len(short):
+        short = {name: name for name in short}
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    shown.add_column("", no_wrap=True)
     shown.add_column("", overflow="fold")
-    for model in table.model.unique():
-        shown.add_column(Text(model), justify="right", overflow="fold")
-    cells: dict[str, dict[str, Text]] = {}
-    columns = ["measure", "reference", "model", "value", "low", "high", "p"]
-    for measure, reference, model, *numbers in table[columns].itertuples(index=False, name=None):
-        named = f"{measure} to {reference}" if reference else measure
-        cells.setdefault(named, {})[model] = valued(measure, reference, Number(*numbers))
-    for named, of_models in cells.items():
-        shown.add_row(named, *(of_models.get(model, Text("")) for model in table.model.unique()))
+    shown.add_column("", overflow="fold")
+    columns = ["model", "reference", "value", "low", "high", "p"]
+    for measure in table["measure"].unique():
+        title, rows = measure.replace("_", " "), table[table["measure"] == measure]
+        for model, reference, *numbers in rows[columns].itertuples(index=False, name=None):
+            name = f"  from {short.get(reference, reference)}" if reference else short[model]
+            shown.add_row(title, Text(name), valued(measure, reference, Number(*numbers)))
+            title = ""
     console.print(Padding(shown, (0, 0, 0, 2)))
-    for made, rows in table[table.made != ""].groupby("made", sort=False):
-        console.print(
-            f"  {', '.join(rows.measure.unique())}: {made}",
-            style="dim",
-            markup=False,
-            soft_wrap=True,
-        )
+    for made, rows in table[table["made"] != ""].groupby("made", sort=False):
+        write(console, f"  {', '.join(rows['measure'].unique())}: {made}", "dim")
 
 
 def valued(measure: str, reference: str, number: Number) -> Text:
     """`34.2 [33.1, 35.3]`; a change has its p, and a colour where it is better or worse."""
     assert number.value is not None
     text = plain_number(number.value)
+    if measure in BYTES:
+        text = size(number.value)
     # A count or a size is exact, and few units have no interval.
     if number.low is None or number.high is None or math.isnan(number.low):
         return Text(text)

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+from rich.console import Console
 
 from headwise.devices import memory_line
 from headwise.folders import Folder, digest, is_name
-from headwise.progress import Progress
+from headwise.progress import Progress, write
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from headwise.forecast import Forecast
     from headwise.result import Result
 
@@ -69,11 +68,11 @@ class Work:
         show: Callable[[Console, Any], None] | None = None,
         next_command: Callable[[Any], Sequence[str]] | None = None,
     ) -> Sequence[Found]:
-        """Say what the work takes; unless that is all, do it, write the results and say them. Returns them. show: prints
+        """Print the forecast; unless this is a dry run, also run, write and print the results. Returns them. show: prints
         a result; by default its lines and pictures. next_command: the words to try next, from the first result."""
         if self.dry_run:
             if forecast is not None:
-                typer.echo("\n".join(forecast().lines()))
+                write(Console(highlight=False), "\n".join(forecast().lines()))
             return ()
         if forecast is not None:
             self.progress.expect(forecast)
@@ -89,13 +88,14 @@ class Work:
             folder.write(contents, self.files)
         for result in results:
             (show or show_result)(self.progress.console, result)
-        main, *others = [name for name in self.files if name in contents]
-        self.progress.say(f"Wrote {', '.join([str(self.place / main), *others])}.")
+        first, *others = [name for name in self.files if name in contents]
+        self.progress.say(f"Wrote {', '.join([str(self.place / first), *others])}.")
         self.progress.say(memory_line())
         if next_command is not None:
-            self.progress.say(f"Next: {shlex.join(['headwise', *next_command(results[0])])}")
+            command = shlex.join(["headwise", *next_command(results[0])])
+            self.progress.recommend("Next:", command)
         # The one line on standard output, for scripts; all else goes to the error stream.
-        typer.echo(str(self.place / main))
+        typer.echo(str(self.place / first))
         return results
 
 
@@ -104,5 +104,5 @@ def show_result(console: Console, result: Result) -> None:
     from headwise.cli.terminal import show_heads
 
     for line in result.lines():
-        console.print(line, markup=False, soft_wrap=True)
+        write(console, line)
     show_heads(console, result.grids(), result.CAPTION)

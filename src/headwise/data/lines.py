@@ -61,7 +61,7 @@ def whole_lines(file: Path) -> Iterator[str]:
 
 
 def existing_file(path: str | PathLike[str]) -> Path:
-    """The path as a `Path`. Where there is no such file, it may be a name of the catalogue: "multi30k/val.en" means
+    """The path as a `Path`. If there is no such file, it may be a name of the catalogue: "multi30k/val.en" means
     val.en.gz of multi30k (see `catalogue.fetched_file`).
 
     Raises HeadwiseError when it does not exist (naming a similar file), is a folder, or is a pointer of git-lfs.

@@ -45,8 +45,8 @@ class Aligned:
 class Coverage:
     """Counts of sentences and words over all calls of `align_subwords`.
 
-    used + too_long + unalignable = sentences. Of the used sentences: words (after merging), merged_words (lost because
-    they share a subword with a neighbour), split_words (of several subwords). Of all sentences: subwords (without
+    used + too_long + unalignable = sentences. In the used sentences: words (after merging), merged_words (lost because
+    they share a subword with a neighbour), split_words (of several subwords). In all sentences: subwords (without
     special tokens) and unknown_subwords (without an entry in the vocabulary).
     """
 

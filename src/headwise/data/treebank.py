@@ -47,13 +47,19 @@ class TreebankSize:
 class Treebank:
     """Sentences of files: `for sentence in treebank`, `len(treebank)`, `.documents()`, `.counts`, `.fingerprint`.
 
-    name: in results, by default the names of the files. language: as the caller gave it.
+    name: in results, by default the names of the files. language: as the caller gave it. first: the sentences that are
+    read, by default all.
     """
 
     def __init__(
-        self, files: tuple[Path, ...], language: str | None = None, name: str | None = None
+        self,
+        files: tuple[Path, ...],
+        language: str | None = None,
+        name: str | None = None,
+        first: int | None = None,
     ) -> None:
         self.files = files
+        self.first = first
         self.language = language
         self.name = name or "+".join(file.name for file in files)
         self._key = file_key("treebank", *files)
@@ -83,6 +89,10 @@ class Treebank:
             (write_parsed(file, language, cache),), language, f"{file.name} (trees by Stanza)"
         )
 
+    def head(self, count: int) -> Treebank:
+        """The first `count` sentences (all of them when there are fewer)."""
+        return Treebank(self.files, self.language, self.name, count)
+
     def __len__(self) -> int:
         return self.counts.sentences
 
@@ -105,6 +115,8 @@ class Treebank:
         for file in self.files:
             for line in filter(None, read_lines(file)):
                 digest.update(line.encode() + b"\n")
+        if self.first is not None:
+            digest.update(f"first {self.first}".encode())
         return digest.hexdigest()
 
     def _by_document(self) -> Iterator[Iterator[Annotated]]:
@@ -113,9 +125,10 @@ class Treebank:
             raise HeadwiseError(
                 f"'{self.name}' has changed on disk since it was opened: open it again."
             )
-        for file in self.files:
-            for _, sentences in groupby(read_conllu(file), lambda sentence: sentence.document):
-                yield sentences
+        every = ((file, sentence) for file in self.files for sentence in read_conllu(file))
+        read = islice(every, self.first)
+        for _, document in groupby(read, lambda pair: (pair[0], pair[1].document)):
+            yield (sentence for _, sentence in document)
 
     def _count(self) -> TreebankSize:
         total: Counter[str] = Counter()

@@ -75,7 +75,6 @@ TRANSLATION_MODELS = ("marian", "m2m_100", "bart", "mbart", "pegasus", "t5", "mt
 LANGUAGE_MODELS = ("llama", "mistral", "qwen2", "qwen3")
 # Families in which the first layer's bias by relative position serves all.
 SHARED_BIAS = ("t5", "mt5")
-TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "int8": "int8"}
 # Whether a family normalises before a layer, and whether it normalises its embeddings.
 NORMS = {"bart": (False, True), "mbart": (True, True), "pegasus": (True, False)}
 
@@ -153,7 +152,7 @@ class CTranslate2:
         # Whether the last token of a translation that is cut is the end token.
         self.forced_end = hf.generation_config.forced_eos_token_id is not None
         with tempfile.TemporaryDirectory() as folder:
-            write_folder(hf, tokenizer, discovery, Path(folder), "f32")
+            write_folder(hf, tokenizer, discovery, Path(folder), "float32")
             self.translator: Any = ctranslate2.Translator(
                 folder,
                 compute_type="float32",
@@ -274,7 +273,7 @@ def alignment_layer(hf: Any) -> tuple[int, list[int], str]:
 def write_folder(
     hf: Any, tokenizer: Any, discovery: Discovery, folder: Path, dtype: str
 ) -> list[str]:
-    """Write a CTranslate2 model to a folder, with weights of a type in TYPES. Returns notes for the user."""
+    """Write a CTranslate2 model to a folder, with weights of a type that it knows. Returns notes for the user."""
     from ctranslate2.converters import transformers as converters
 
     places = places_in_model(hf, discovery)
@@ -307,7 +306,7 @@ def write_folder(
     with tempfile.TemporaryDirectory() as scratch:
         # The converter chooses its loader by the configuration's class.
         hf.config.save_pretrained(scratch)
-        Converter(scratch).convert(str(folder), quantization=TYPES[dtype], force=True)
+        Converter(scratch).convert(str(folder), quantization=dtype, force=True)
     tokenizer.save_pretrained(folder)
     return notes(hf, discovery, places)
 

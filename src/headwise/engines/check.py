@@ -131,7 +131,7 @@ def program_of(place: Path) -> tuple[Program | None, list[Path]]:
             return program, files
     if marian_file(place) is not None:
         return MARIAN, [place]
-    # Before the question for config.json: folders of CTranslate2 have one, too.
+    # Before the question for config.json: folders of CTranslate2 also have one.
     if (place / CT2_WEIGHTS).is_file():
         return CT2, [place]
     if place.is_dir():

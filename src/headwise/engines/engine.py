@@ -30,7 +30,7 @@ class Engine(Declaration):
     """
 
     title: str
-    types: tuple[str, ...] = ("f32",)
+    types: tuple[str, ...] = ("float32",)
     modules: tuple[str, ...] = ()
     extra: str = ""
     refusal: str | Refusal = ""

@@ -90,14 +90,18 @@ def unread(model: Model) -> str | None:
     return None
 
 
+TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # as llama.cpp calls them
+
+
 def write_gguf(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write `model.gguf` to a folder. Returns notes for the user.
 
-    dtype: f32, f16, bf16 or q8_0. Norms and biases stay float32; in q8_0 tensors whose rows do not divide into blocks
-    of 32 are float16.
+    dtype: float32, float16, bfloat16 or q8_0. Norms and biases stay float32; in q8_0 tensors whose rows do not divide
+    into blocks of 32 are float16.
     """
     import gguf
 
+    dtype = TYPES.get(dtype, dtype)
     writer = gguf.GGUFWriter(folder / FILE, family_of(model).architecture)
     add_facts(writer, model, dtype)
     add_vocabulary(writer, model)

@@ -34,7 +34,7 @@ def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
     options = config.toolkit or {}
     arrays = marian_matrices(model)
     scales = config.activation_scales or {}
-    if dtype == "f32":
+    if dtype == "float32":
         name, precision = "model.npz", "float32"
         write_npz(folder / name, arrays, options)
     else:

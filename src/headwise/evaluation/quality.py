@@ -43,7 +43,7 @@ ResultRow = tuple[Any, ...]
 class Quality(TableResult):
     """What models are worth.
 
-    table: one row a model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
+    table: one row per model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
     model, of perplexity in %; `made` says how numbers were made. signature: the text, the models, the search and the
     versions.
     """
@@ -94,14 +94,14 @@ def evaluate(
 ) -> Quality:
     """What models are worth, a row for each and each measure.
 
-    On parallel text BLEU and chrF of translation models, and decoding speed with its range over a few rounds; on
-    one-sided text their agreement with the first model's own translations, which is no quality. Of language models on
-    one-sided text perplexity and loss; on labelled text accuracy in % and loss; on recordings the word error rate in %.
-    Of models of embeddings, how similarities of sentences are ranked: as the first model ranks them, with the share of
-    sentences that keep their nearest neighbour, or as the scores of a table of pairs do. With 95 % intervals, and the
-    paired change of the first of these from the first model: of perplexity in %, else in points. On all parameters, and
-    bytes of the weights in memory and of the key/value cache per token. Models of one name are distinguished by how many
-    heads they have left.
+    Translation models have BLEU and chrF on parallel text, and decoding speed with its range over a few rounds; on
+    one-sided text their agreement with the first model's own translations, which is no quality. Language models have
+    perplexity and loss, classifiers accuracy in % and loss, models that hear the word error rate in %. Models of
+    embeddings are measured by how they rank similarities of sentences: as the first model ranks them, with the share of
+    sentences that keep their nearest neighbour, or as the scores of a table of pairs do. All have 95 % intervals, and
+    the paired change of the first of these from the first model, for perplexity in %, else in points; and the number of
+    parameters, and the bytes of the weights in memory and of the key/value cache per token. Models of one name are
+    distinguished by how many heads they have left.
 
     text: or its file, or a list of sentences or pairs. search: how translations are searched for
     (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;

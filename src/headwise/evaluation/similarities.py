@@ -61,7 +61,8 @@ def nearest_neighbours(vectors: np.ndarray) -> np.ndarray:
     """For each vector of length 1 the place of the one with the largest cosine, itself left out; N M in, N out."""
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
-    return cosines.argmax(1)
+    nearest: np.ndarray = cosines.argmax(1)
+    return nearest
 
 
 def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:

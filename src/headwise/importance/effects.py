@@ -50,7 +50,7 @@ EFFECTS = (
 class Effects(TableResult):
     """What a change of each head does.
 
-    table: one row a head, columns EFFECTS: the effect with its 95 % interval and its two-sided p, corrected over the
+    table: one row per head, columns EFFECTS: the effect with its 95 % interval and its two-sided p, corrected over the
     heads; of prompts in pairs also its share of the gap between the clean and the corrupted prompts; n tokens, or
     prompts. signature: how it was made, of prompts in pairs with the `gap`.
     """

@@ -121,9 +121,9 @@ def direct_attributions(
     """attribution.direct: −Σ_q ⟨c_h[q], ∂L/∂c_h[q]⟩ per predicted token along direct paths alone (`direct_paths`), where
     attribution.zero has all paths.
 
-    Of prompts in pairs, L is a difference of logits, and this is direct logit attribution: what the head adds to the
+    For prompts in pairs, L is a difference of logits, and this is direct logit attribution: what the head adds to the
     logit of the answer less what it adds to that of the wrong one, the scales of norms as they are (Elhage et al. 2021;
-    Wang et al. 2023, section 3.1). Of other text it is that to first order, each word's logit weighed by how the log
+    Wang et al. 2023, section 3.1). For other text it is that to first order, each word's logit weighed by how the log
     likelihood moves with it. Evaluation mode. Raises HeadwiseError for values that are not finite, and for a layer
     whose heads reach no output projection unchanged.
     """

@@ -48,7 +48,7 @@ HeadPair = tuple[Head, Head]
 class Interactions(TableResult):
     """Pairs of heads that do the same work, or that work together.
 
-    table: one row a pair, columns INTERACTIONS, the strongest first. signature: how it was made.
+    table: one row per pair, columns INTERACTIONS, the strongest first. signature: how it was made.
     """
 
     FILES = ("interactions.csv", "interactions.json")
@@ -70,7 +70,7 @@ class Interactions(TableResult):
     def lines(self) -> list[str]:
         """The strongest pairs."""
         lines = [
-            "  Pairs of heads, what both cost together beyond what they cost alone (nats a token):"
+            "  Pairs of heads, what both cost together beyond what they cost alone (nats per token):"
         ]
         for row in self.measured.head(5).itertuples():
             heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
@@ -81,7 +81,7 @@ class Interactions(TableResult):
 def interactions(
     model: AnyModel,
     text: AnyText | Given,
-    pairs: int = MEASURED_PAIRS,
+    count: int = MEASURED_PAIRS,
     *,
     seed: int = 0,
     progress: Report | None = None,
@@ -89,7 +89,7 @@ def interactions(
     """What pairs of heads cost together, beyond what both cost alone (module docstring).
 
     text: as for `score`; SCREEN sentences of it screen all pairs (`screening_value`, nats per token),
-    CONFIRMING_SENTENCES others measure the `pairs` of the largest |screening_value|: `value` with its 95 % interval by
+    CONFIRMING_SENTENCES others measure the `count` pairs of the largest |screening_value|: `value` with its 95 % interval by
     a paired bootstrap over sentences, its two-sided `p` corrected over the pairs (`largest_t_p`), the costs `alone`,
     `other_alone` and `both`, on `n` predicted tokens. Pairs that are not measured have empty cells there. A model of
     more than MOST_PAIRED_HEADS heads is screened by those that add most to the output of their layer (`dormancy`).
@@ -97,8 +97,8 @@ def interactions(
 
     Raises HeadwiseError for a model without a loss, and for a text of fewer than FEWEST_SENTENCES sentences.
     """
-    if type(pairs) is not int or pairs < 1:
-        raise HeadwiseError(f"pairs is {pairs!r}: give the number of pairs to measure, at least 1.")
+    if type(count) is not int or count < 1:
+        raise HeadwiseError(f"count is {count!r}: give the number of pairs to measure, at least 1.")
     check_seed(seed)
     model = as_model(model)
     text = model.task.text_of(text)
@@ -108,7 +108,7 @@ def interactions(
         )
     if not model.task.has_loss:
         raise HeadwiseError(
-            f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing: leave pairs out."
+            f"{model.name}, a {type(model.hf).__name__}, predicts nothing, so pairs of heads cost nothing."
         )
     if len(text) < FEWEST_SENTENCES:
         raise HeadwiseError(
@@ -123,7 +123,7 @@ def interactions(
         per_token = screen.interactions().sum(0) / screen.tokens.sum()
         screened = dict(zip(every, per_token, strict=True))
 
-        chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:pairs]
+        chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:count]
         paired = {head for pair in chosen for head in pair}
         # only heads of these pairs: each takes a forward
         needed = [head for head in heads if head in paired]

@@ -85,7 +85,7 @@ gradient(
 gradient(
     "attribution.zero",
     title="attribution patching",
-    caption="zero ablation to first order, in nats a token",
+    caption="zero ablation to first order, in nats per token",
     source="Nanda 2023; Syed et al. 2023",
     usual="of a language model",
     signed=True,
@@ -93,7 +93,7 @@ gradient(
 gradient(
     "attribution.counterpart",
     title="attribution patching, from corrupted prompts",
-    caption="activation patching to first order: what the logit difference loses, a prompt",
+    caption="activation patching to first order: what the logit difference loses, per prompt",
     source="Nanda 2023; Syed et al. 2023",
     needs=("loss", "counterparts"),
     in_all=False,
@@ -104,7 +104,7 @@ measure.row(
     "attribution.direct",
     home="gradient:direct_measure",
     title="direct logit attribution",
-    caption="what the head itself adds to the log likelihood or logit difference, to first order, in nats a token",
+    caption="what the head itself adds to the log likelihood or logit difference, to first order, in nats per token",
     source="Elhage et al. 2021; Wang et al. 2023, section 3.1",
     needs=("loss", "weights"),
     cost={"forwards": 2.0},
@@ -145,7 +145,7 @@ measure.row(
     "attribution.steps",
     home="integrated_gradients:integrated_measure",
     title="integrated gradients (EAP-IG)",
-    caption="attribution while the layer is faded out in five steps, in nats a token",
+    caption="attribution while the layer is faded out in five steps, in nats per token",
     source="Hanna et al. 2024",
     needs=("loss",),
     cost={"forwards": 1.0, "forwards per layer": 6.25},
@@ -163,7 +163,7 @@ ablation = partial(
 ablation(
     "ablation.zero",
     title="zero ablation",
-    caption="what the loss gains when the head is silent, in nats a token",
+    caption="what the loss gains when the head is silent, in nats per token",
     source="Michel et al. 2019, section 3.2",
     short="ablation",
     usual="with a loss",
@@ -171,25 +171,25 @@ ablation(
 ablation(
     "ablation.mean",
     title="mean ablation",
-    caption="what the loss gains when the head gives its mean output, in nats a token",
+    caption="what the loss gains when the head gives its mean output, in nats per token",
     source="Wang et al. 2023, section 2.1",
 )
 ablation(
     "ablation.position-mean",
     title="mean ablation by position",
-    caption="what the loss gains when the head gives its mean output at each position, in nats a token",
+    caption="what the loss gains when the head gives its mean output at each position, in nats per token",
     source="Wang et al. 2023, section 2.1, for texts of one template",
 )
 ablation(
     "ablation.example",
     title="resample ablation",
-    caption="what the loss gains when the head gives its output for another sentence, in nats a token",
+    caption="what the loss gains when the head gives its output for another sentence, in nats per token",
     source="Chan et al. 2022",
 )
 ablation(
     "ablation.counterpart",
     title="activation patching",
-    caption="what the logit difference loses when the head gives its output for the corrupted prompt, a prompt",
+    caption="what the logit difference loses when the head gives its output for the corrupted prompt, per prompt",
     source="Vig et al. 2020; Wang et al. 2023, section 3.1",
     needs=("loss", "counterparts"),
     in_all=False,
@@ -197,7 +197,7 @@ ablation(
 ablation(
     "ablation.restored",
     title="activation patching, denoising",
-    caption="what the corrupted prompt's logit difference gains when the head gives its output for the clean one, a prompt",
+    caption="what the corrupted prompt's logit difference gains from the head's output for the clean one, per prompt",
     source="Meng et al. 2022; Heimersheim and Nanda 2024",
     needs=("loss", "counterparts"),
     in_all=False,
@@ -205,13 +205,13 @@ ablation(
 ablation(
     "ablation.uniform",
     title="uniform ablation",
-    caption="what the loss gains when the head attends to all keys alike, in nats a token",
+    caption="what the loss gains when the head attends to all keys alike, in nats per token",
     source="derived here",
 )
 ablation(
     "ablation.all-but-one",
     title="all-but-one ablation",
-    caption="what the loss gains when only this head of its layer is left, in nats a token",
+    caption="what the loss gains when only this head of its layer is left, in nats per token",
     source="Michel et al. 2019, section 3.3",
     larger="less important",
 )

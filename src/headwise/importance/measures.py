@@ -1,6 +1,6 @@
 """What there is to know of a measure: what it is, what it needs and what it costs.
 
-Our own stand in `measure_table.py`. Everything else reads them: the command line, `all`, refusals, the time left, the
+Our own are in `measure_table.py`. Everything else reads them: the command line, `all`, refusals, the time left, the
 faithfulness of scores, captions of the report, and the tables of the documentation. How a function of your own becomes
 a measure: docs/howto/own-measure.md.
 """
@@ -64,7 +64,7 @@ class Measure(Declaration):
         classes), `attention` (queries and keys that headwise sees), `weights` (all of them in memory),
         `counterparts` (prompts in pairs), `translations`.
     together: the pass that makes it, with others of the same word; by default a pass of its own.
-    short: a word that stands for this measure on the command line, such as `lrp` for `lrp.ding`.
+    short: a short name of this measure on the command line, such as `lrp` for `lrp.ding`.
     usual: the models for which it is made when no measure is named.
     sampled: whether it can be made on a sample of the text, within a time (`score --time`): its function keeps to the
         `time_limit` of the batches.

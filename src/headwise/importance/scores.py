@@ -221,7 +221,7 @@ SCORE_TABLES = {
 class Scores(Result):
     """What every head is worth, by one measure or several.
 
-    table: one row a head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
+    table: one row per head and measure: kind, layer, head, measure, value, its 95 % interval (low, high), n (sentences or
     tokens it is a mean of), baseline (the mean of the layer in untrained controls), units (sentences or documents of one
     length that say as much as those of the interval), p. In bfloat16 (`dtype` in the signature) a value has the rounding
     of that model: ranks of ablation are those of float32 within the intervals. signature: how the table was made,
@@ -386,8 +386,8 @@ class Scores(Result):
     def extremes(self) -> list[str]:
         """A line for each measure, with how far its order would repeat on another text as long."""
         repeats = self.signature.get("repeats", {})
-        said = " (ranks repeat: correlation with another text as long)" if repeats else ""
-        lines = [f"  Heads with the highest and the lowest values{said}:"]
+        said = " (ranks repeat: how they correlate with another text as long)" if repeats else ""
+        lines = [f"  The highest and the lowest heads{said}:"]
         for name in self.measures:
             ranked = self.top(len(self.table), name)
             shown = [f"{row.head} {row.value:.3g}" for row in ranked.itertuples()]

@@ -350,8 +350,8 @@ class Predictor:
     def copies_log_probabilities(
         self, prompt: Prompt, unchanged: Prediction, copies: int
     ) -> Tensor:
-        """The predicted tokens' log-probabilities in each of some copies of a sentence, B T. Of an
-        embedding model one column, the similarity to its vectors without any gate."""
+        """The predicted tokens' log-probabilities in each of some copies of a sentence, B T. An
+        embedding model has one column, the similarity to its vectors without any gate."""
         inputs = {
             name: tensor.expand(copies, *tensor.shape[1:]) for name, tensor in prompt.inputs.items()
         }

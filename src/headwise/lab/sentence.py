@@ -27,7 +27,7 @@ PICKABLE = 24  # sentences of a treebank that can be picked
 
 # Firefox's English-Portuguese model loses a word of it with one head off. It is in no treebank.
 OPENING = "She did not see the old red car."
-# Of the embedded corpus, those that any English model knows: most others have invented names.
+# Sentences of the embedded corpus that any English model knows: most others have invented names.
 ENGLISH = (
     "The child sees his cat and loves it.",
     "The actress knew that she was sick.",

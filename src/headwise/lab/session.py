@@ -61,6 +61,8 @@ from headwise.report.glossary import glossary, relations
 from headwise.report.run_folder import FinishedRun
 from headwise.tasks import AnyText
 
+OPENING_SECONDS = 3.0  # in which a sentence to begin with is looked for
+
 
 class Question(BaseModel):
     """A question about a sentence.
@@ -169,6 +171,7 @@ class Session:
         # `sliding 512`, of a model with both. compare: by kind and layer, the numbers in the full
         # model of the pruned model's heads; None without a pruned model. sentences: by their
         # source; of a speech model the names of recordings, and recordings: what is said in each.
+        # opening: the one that the page begins with (`open` looks for a good one), or None.
         # audio: the file of their table, where it is known (`open`). terms: what words of the page
         # mean, by each spelling; relations: the same of the relations in trees. `head_details` adds
         # scores, roles and pruned.
@@ -182,6 +185,7 @@ class Session:
             "attention": model.discovery.window_names(),
             "compare": indices_in_full_model(model, pruned) if pruned else None,
             "sentences": {name: list(some) for name, some in (examples or {}).items() if some},
+            "opening": next((text for some in (examples or {}).values() for text in some), None),
             "recordings": said,
             "audio": None,
             "terms": {word: term.text for term in glossary() for word in term.spellings},
@@ -224,6 +228,7 @@ class Session:
             refuse_other_input(full, audio)
             session = cls(full, small, run, recordings=full.task.read(audio))
             session.about["audio"] = str(audio)
+            session.about["opening"] = session.opening()
             return session
         of_run = run_sentences(run, type(full.task)) if run else []
         examples = {"Your text": list(text), "The run's text": of_run}
@@ -242,7 +247,26 @@ class Session:
             trees = example_trees()
             if not any(examples.values()):
                 examples["English examples"] = [OPENING, *ENGLISH]
-        return cls(full, small, run, trees, examples)
+        session = cls(full, small, run, trees, examples)
+        session.about["opening"] = session.opening()
+        return session
+
+    def opening(self) -> Any:
+        """The first sentence to pick whose output changes without the head that it needs most; the very first one where
+        none was found in `OPENING_SECONDS`, and None without sentences."""
+        every = [text for some in self.about["sentences"].values() for text in some]
+        cancel = CancelToken(OPENING_SECONDS)
+        cancel.start()
+        for text in every:
+            try:
+                found = self.smallest(Question(text=text, max_steps=1), cancel)
+            except (
+                HeadwiseError
+            ):  # no time is left, or the model writes no output that could change
+                break
+            if found.get("changed"):
+                return text
+        return self.about["opening"]
 
     def answer(
         self,

@@ -1,6 +1,6 @@
 """The table of controls: other models that a pruned one is compared with, each to isolate one cause.
 
-Our own stand in `control_table.py`. Plans, the schedule of a study, its tables, the report and docs/methods/controls.md
+Our own are in `control_table.py`. Plans, the schedule of a study, its tables, the report and docs/methods/controls.md
 read them. How a function of
 your own becomes a control: docs/howto/own-control.md.
 """

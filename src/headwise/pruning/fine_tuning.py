@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
-from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention.discover import same_gradients
@@ -18,7 +14,7 @@ from headwise.model import Model
 from headwise.options import GateTraining, Greedy
 from headwise.progress import part
 from headwise.pruning.gate_training import Pruned, trainable
-from headwise.training.dropout import dropout_of
+from headwise.pruning.harm import HarmWatch
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.trainer import (
     TrainingRun,
@@ -29,10 +25,6 @@ from headwise.training.trainer import (
 )
 
 SHARES = (1.0, 0.25, 0.0625)  # of the learning rate, tried in turn where weights train apart
-# Seconds of training after which the dev loss is measured, where no epoch is over by then.
-SOON = 40.0
-WORSE = 1.01  # times the dev loss before: less may be another type of numbers
-SHORTER = 2 / 3  # of the length of dev sentences: below, those of training are called shorter
 
 
 @dataclass(frozen=True)
@@ -96,73 +88,6 @@ class Refusal(TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if dev_losses(state)[0] >= self.before:
             control.should_training_stop = True
-
-
-class HarmWatch(TrainerCallback):
-    """Says once that the dev loss is above that of the start, and why that may be.
-
-    Until the first epoch ends, it measures the loss itself, from `SOON` on at twice the time each.
-    """
-
-    def __init__(
-        self, hf: PreTrainedModel, training: TrainingRun, train: str | None, before: float
-    ) -> None:
-        self.hf = hf
-        self.training = training
-        self.train = train
-        self.before = before
-        self.begun = time.monotonic()
-        self.due = SOON
-        self.has_said = False
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.has_said or time.monotonic() - self.begun < self.due:
-            return
-        tokens = self.training.recipe.batch_tokens
-        self.look(state, dev_loss(self.hf, self.training.dev, tokens))
-        # With the time that the look took, so that looking never takes most of it.
-        self.due = 2 * (time.monotonic() - self.begun)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.due = math.inf
-        self.look(state, dev_losses(state)[-1])
-
-    def look(self, state: Any, loss: float) -> None:
-        if self.has_said or loss <= WORSE * self.before or not state.is_world_process_zero:
-            return
-        self.has_said = True
-        data, dev = self.training.data.longest.tolist(), self.training.dev.longest.tolist()
-        rate = self.training.recipe.learning_rate
-        causes = likely_causes(self.hf, self.train, rate, data, dev, "tokens")
-        self.training.say(
-            f"After {state.global_step} updates the dev loss is {loss:.3f}, and was {self.before:.3f} before: this training "
-            f"does harm so far. Likely causes: {', '.join(causes)}."
-        )
-
-
-def likely_causes(
-    hf: PreTrainedModel,
-    train: str | None,
-    rate: float,
-    lengths: Sequence[int],
-    dev_lengths: Sequence[int],
-    unit: str,
-) -> Iterator[str]:
-    """Why training on a given model may do harm, the likeliest cause first.
-
-    train: what trains, as the options say. lengths: of the training and the dev sentences, in units.
-    """
-    dropout = dropout_of(hf)
-    if dropout and train != "apart":
-        yield f"the dropout of {dropout:g} in its configuration (train = 'apart' trains without)"
-    here, there = median(lengths), median(dev_lengths)
-    if here < SHORTER * there:
-        yield f"training sentences shorter than those of dev (a median of {here:g} {unit} here, {there:g} there)"
-    yield f"the learning_rate of {rate:g}"
-    if here >= SHORTER * there:
-        # Rows that were packed to one length say nothing of the sentences in them.
-        length = "" if min(lengths) == max(lengths) else f" (a median of {here:g} {unit} here)"
-        yield f"sentences unlike those that it learned from{length}"
 
 
 def train_weights(

@@ -28,6 +28,7 @@ from headwise.model import Model
 from headwise.options import FineTuning, GateTraining, Train
 from headwise.progress import part
 from headwise.pruning.gates import HeadGates
+from headwise.pruning.harm import HarmWatch
 from headwise.training.loss import dev_loss, loss_forward
 from headwise.training.token_batches import TrainingData
 from headwise.training.trainer import Gated, TrainingRun, average, in_float32, train_model
@@ -280,10 +281,17 @@ def train_gates(
         trainable(hf, options.train or "all", gates.heads.kinds, training.seed) as notes,
     ):
         weights = to_train(hf)
+        recipe = options.within(training.recipe)
+        callbacks: list[TrainerCallback] = [
+            GateSchedule(gates, settle, loss),
+            GateLog(gates, training.work / "gates.csv"),
+        ]
         if weights:
             groups = [{"params": weights, "lr": options.learning_rate}, *groups]
-        schedule = GateSchedule(gates, settle, loss)
-        log = GateLog(gates, training.work / "gates.csv")
+            with loss_forward(hf):
+                before = loss()
+            watched = replace(training, recipe=recipe)
+            callbacks.append(HarmWatch(hf, watched, options.train, before, gates))
         hf.add_module(GATES_NAME, gates)
         try:
             spent = train_model(
@@ -292,11 +300,11 @@ def train_gates(
                 model.discovery,
                 replace(
                     training,
-                    recipe=options.within(training.recipe),
+                    recipe=recipe,
                     progress=part(training.progress, 0.0, TRAINING_SHARE),
                 ),
                 Gated(gates.by_site(), gates.draw, gates.cost, groups),
-                [schedule, log],
+                callbacks,
                 keep=max(options.average, 2),
             )
             # Checkpoints have the gates, too, so averaging loads them into the model.

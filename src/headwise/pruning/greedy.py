@@ -51,7 +51,7 @@ def greedy(
     """The units of heads that each step removes, the least important first, down to `keep` heads of `kinds`.
 
     score: the importance of heads in the model with only the heads of a mask; low ones go first. It is called once, on
-    the full model, or again after every step. Of n heads ceil(n·i·step) are removed after step i, as in the paper's
+    the full model, or again after every step. With n heads, ceil(n·i·step) are removed after step i, as in the paper's
     program, and n − keep at the end; of equal heads the first goes. keep: a number in total, or one for each kind, at
     which it loses no more heads. unit: the heads that are removed together; its importance is the sum over its heads,
     and heads of different groups and layers go together by their rank. With units a few heads more may be left than
@@ -210,7 +210,7 @@ class RemovalScore:
             return weight_norms(self.model)
         left = mask if self.rescore and len(mask) < self.model.heads.total else None
         values = importance_values(self.model, self.text, self.score, left, self.seed)
-        # Of some measures a low value means an important head.
+        # For some measures a low value means an important head.
         sign = facts(self.score).sign
         return {head: sign * value for head, value in values.items()}
 

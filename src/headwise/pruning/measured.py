@@ -74,7 +74,7 @@ def is_within(lost: float, limit: float | None) -> bool:
 def choose_smallest(
     lost: Mapping[Name, float], heads: Mapping[Name, int], limit: float | None
 ) -> Name | None:
-    """Of the models that lose at most `limit` (None: any loss), the one with the fewest heads, and of equally small ones
+    """The model with the fewest heads among those that lose at most `limit` (None: any loss), and of equally small ones
     the one that loses least; None where all lose more. lost: on dev. heads: the number that is left."""
     good = [name for name in lost if is_within(lost[name], limit)]
     return min(good, key=lambda name: (heads[name], lost[name]), default=None)

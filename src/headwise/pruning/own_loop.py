@@ -35,7 +35,7 @@ class GatedLoop(TrainerCallback):
                 gates.step()
         smaller = gates.remove()
 
-    It is a callback of transformers, too, which steps by itself: `Trainer(model.hf, callbacks=[gates], ...).train()`
+    It is also a callback of transformers, which steps by itself: `Trainer(model.hf, callbacks=[gates], ...).train()`
     inside the block. The Trainer's checkpoints do not hold the gates, so such a run cannot resume.
 
     Where a GradScaler scales the loss, `step(scaler)` comes before `scaler.update()`; a Trainer in half precision does
@@ -77,7 +77,7 @@ class GatedLoop(TrainerCallback):
     def step(self, scaler: Any = None) -> None:
         """An update of the gates; in a run of several processes all of them must call it.
 
-        scaler: the torch.amp.GradScaler that scaled the loss. It scales the penalty, too, and leaves out the update
+        scaler: the torch.amp.GradScaler that scaled the loss. It also scales the penalty, and leaves out the update
         where gradients of the gates overflowed. Without it such gradients raise HeadwiseError.
         """
         scales = scaler is not None and scaler.is_enabled()

@@ -148,10 +148,10 @@ def prune_greedily(
     model: Model, text: AnyText, dev: AnyText, options: Greedy, seed: int, progress: Report
 ) -> Model:
     """Heads are removed in the order of a score on `text`; the quality for `max_drop` is measured on `dev`."""
-    scores = removal_scores(several(options.score) or [model.task.usual_score])
+    scores = removal_scores(several(options.measure) or [model.task.usual_score])
     if len(scores) > 1:
         raise HeadwiseError(
-            f"prune: heads are removed in the order of one score, but '{options.score}' stands for several."
+            f"prune: heads are removed in the order of one score, but '{options.measure}' names several."
         )
     full = HeadMask.full(model.heads)
 

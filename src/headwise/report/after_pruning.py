@@ -201,7 +201,7 @@ def changed_table(full: RolesFolder, found: list[RoleChange]) -> Table | None:
 
 
 def functions_left(full: RolesFolder, kind: str, found: list[RoleChange]) -> Figure:
-    """A row a model, a square a head, coloured by what it does; a head of two categories has both colours (Voita et al.
+    """A row per model, a square per head, coloured by what it does; a head of two categories has both colours (Voita et al.
     2019, figure 8).
     """
     known = [("full model", heads_in(of_kind(full.labels, kind)), head_roles(full, kind))]

@@ -180,7 +180,7 @@ def mark(
 
 
 def layered(layers: Sequence[Spec], height: int, description: str, **scales: str) -> Spec:
-    """Layers on top of each other as one chart, but for those without rows; `scales`: those that are independent of each
+    """Layers on top of each other as one chart, except those without rows; `scales`: those that are independent of each
     other."""
     resolve = {"resolve": {"scale": scales}} if scales else {}
     drawn = [layer for layer in layers if layer["data"]]

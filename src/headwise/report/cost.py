@@ -262,7 +262,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
 
 
 def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
-    """A row a comparison (Voita et al. 2019, table 2)."""
+    """A row per comparison (Voita et al. 2019, table 2)."""
     name = run.quality.title
     unit = run.quality.in_unit
     written = models.quality_column(run.quality, run.split)
@@ -358,7 +358,7 @@ def choose_examples(run: FinishedRun) -> Examples | None:
     full = texts["full"]
     pruned = texts[chosen["setting"]]
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
-    # An empty source is left out, too: there is nothing to read in it.
+    # An empty source is left out as well: there is nothing to read in it.
     short = [i for i, text in enumerate(texts["source"]) if 0 < len(text.split()) <= LONGEST_SOURCE]
     unchanged = [i for i in short if alike[i] == 1]
     changed = sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))

@@ -65,7 +65,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -
     columns = [(measure, name) for measure in shared for name in runs]
     titles = [measure_name(measure) + (f" · {name}" if name else "") for measure, name in columns]
 
-    # Of each pruned model what it did with every head and, of those with gates, when each was shut.
+    # What each pruned model did with every head and, if it has gates, when each was shut.
     models: list[dict[str, Any]] = []
     statuses = dict.fromkeys(heads, "")
     closed: dict[int, Mapping[Head, int | None]] = {}
@@ -256,6 +256,6 @@ def costs_alone(run: FinishedRun) -> Mapping[Head, list[str]]:
         changes = lost.assign(value=-lost["value"], low=-lost["high"], high=-lost["low"])
         rows = changes.to_dict("records")
         return {head_of(row): [f"{estimate(row)} BLEU"] for row in rows}
-    unit = "thousandths of a nat of loss a token"
+    unit = "thousandths of a nat of loss per token"
     rows = of_measure(run.heads, LOSS_MEASURE).to_dict("records")
     return {head_of(row): [f"{estimate(row, thousandths)} {unit}"] for row in rows}

@@ -172,7 +172,7 @@ def penalty_line(temperature: float = 0.33, rule: str = "sign") -> float:
     """P(open) where a gate under a penalty turns from removed to kept, 0.69 at the usual temperature of 0.33.
 
     By `sign` that is log α = 0 (P(z = 1) = P(z = 0); Voita et al. 2019, footnote 7); by `deterministic` the log α at
-    which the gate without noise reaches 0, σ(log α)(ζ − γ) + γ = 0. Of either P(open) = σ(log α − β ln(−γ/ζ)).
+    which the gate without noise reaches 0, σ(log α)(ζ − γ) + γ = 0. For either, P(open) = σ(log α − β ln(−γ/ζ)).
     """
     log_alpha = 0.0 if rule == "sign" else math.log(-LOWEST / HIGHEST)
     return 1 / (1 + math.exp(temperature * math.log(-LOWEST / HIGHEST) - log_alpha))
@@ -370,7 +370,7 @@ def training_curve(run: FinishedRun) -> Figure | None:
     if not points:
         return None
     x = axis("step:Q", "step", format=",d", grid=False, tickCount=8)
-    y = axis("value:Q", "loss (nats a token)", zero=False)
+    y = axis("value:Q", "loss (nats per token)", zero=False)
     legend: charts.Spec = {"orient": "top", "title": None, "symbolType": "stroke"}
     colours = colour("curve:N", [*LOSS_NAMES.values()], **legend)
     (line,) = charts.curve(points, x, y, colours, width=1.8)

@@ -29,7 +29,7 @@ SAME_WORK, NEED_EACH_OTHER = "same work", "need each other"
     question="Which heads do the same work, and which need each other?",
     order=50,
     files=("interactions.csv",),
-    brought_by="scoring.pairs, a number of pairs to switch off together",
+    brought_by="scoring.interactions, a number of pairs to switch off together",
 )
 def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     """The map of all pairs and the table of the strongest; None where no pairs were tried.
@@ -98,7 +98,7 @@ def interaction_map(pairs: pd.DataFrame) -> Figure:
     return Figure(
         name="interactions",
         title="What two heads cost together, beyond what both cost alone",
-        note="thousandths of a nat a token · above 0: they do the same work · below 0: they need each other"
+        note="thousandths of a nat per token · above 0: they do the same work · below 0: they need each other"
         " · framed: measured, p ≤ 0.05 of all pairs together",
         panels=[Panel(chart, "pairs", width, narrowest=60 + 6 * size, widest=110 + width)],
     )

@@ -147,8 +147,8 @@ def is_random(line: pd.DataFrame) -> bool:
 
 
 def ordered(frame: pd.DataFrame) -> list[ModelRow]:
-    """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs. Of several
-    runs, models of one setting stand together."""
+    """All models for a table: the full one, then kinds by kinds from many heads to few, controls below theirs. With several
+    runs, models of one setting come together."""
     kinds = groups(frame)
 
     def place(model: ModelRow) -> tuple[Any, ...]:

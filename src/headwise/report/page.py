@@ -92,7 +92,7 @@ class Table:
     rows: list[Row]
 
 
-# Of a table: the title of each column, and a function of what a row is about.
+# A table: the title of each column, and a function of what a row is about.
 Columns = dict[str, Callable[[Any], str]]
 
 

@@ -33,7 +33,7 @@ from headwise.report.head_rows import heads_in, of_kind, of_measure, values_by_h
 from headwise.report.kept_heads import PAPERS, by_layer
 from headwise.report.models import OTHERS, ModelRow, change_text, measured, tested_text
 from headwise.report.page import Table, section, table
-from headwise.report.quality_curves import pair_points, pairs_panel
+from headwise.report.quality_curves import run_points, runs_panel
 from headwise.report.role_tables import reads_text, with_categories
 from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import does_not_translate
@@ -100,7 +100,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
     panels: list[Panel] = []
     for kinds in ((ENCODER,), KINDS):
         ours = run.models[run.models.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
-        points = pair_points(ours, run.quality, run.split)
+        points = run_points(ours, run.quality, run.split)
         if not points:
             continue
         # No table has the full model's difference to itself, where each line begins.
@@ -112,7 +112,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
             points.append({"data": line, "kept": share, "value": row["change"], "heads": heads})
         title = capital(models.heads_name(kinds))
         data = list(dict.fromkeys(str(point["data"]) for point in points))
-        panels.append(pairs_panel(pd.DataFrame(points), data, title, run.quality, run.split))
+        panels.append(runs_panel(pd.DataFrame(points), data, title, run.quality, run.split))
     if not panels:
         return None
     return Figure(
@@ -153,7 +153,7 @@ def gated(run: FinishedRun, kinds: Collection[str]) -> dict[str, ModelRow]:
 
 
 def most_encoder_heads(run: FinishedRun) -> ClaimOutcome | None:
-    """Of the models whose gates removed at least half of the encoder heads, the one that loses least."""
+    """The model that loses least among those whose gates removed at least half of the encoder heads."""
     return least_loss(run, (ENCODER,), ENCODER_LOSS)
 
 
@@ -272,7 +272,7 @@ def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
 
 
 def smallest_with_layout(run: FinishedRun, known: Collection[ModelRow]) -> ModelRow | None:
-    """Of some models the one with the fewest heads whose layout is there."""
+    """The model with the fewest heads among those whose layout is there."""
     found = [model for model in known if model["setting"] in run.layouts]
     return min(found, key=lambda model: int(model["kept"]), default=None)
 
@@ -371,7 +371,7 @@ def one_head_left(run: FinishedRun) -> ClaimOutcome | None:
     last = best.loc[("cross", best.loc["cross"].index.max())]
     others = best.drop(index=[last.name])
     ends = f"{signed(others['value'].min())} to {signed(others['value'].max())}"
-    here = f"last cross-attention {estimate(last)} nats a token, others {ends}"
+    here = f"last cross-attention {estimate(last)} nats per token, others {ends}"
     if last["low"] > others["high"].max():
         return ClaimOutcome(f"{here}; the loss cannot say whether one is enough", IN_PART)
     return ClaimOutcome(here, CONTRADICTS if (others["low"] > last["high"]).any() else UNSURE)

@@ -1,5 +1,5 @@
-"""Part of cost: quality against the heads kept, of gates (Voita et al. 2019, figure 7) and of removal without training
-(Michel et al. 2019, figures 3, 4): BLEU, or the perplexity of language models.
+"""The section "cost": quality against the heads kept, for gates (Voita et al. 2019, figure 7) and for removal without
+training (Michel et al. 2019, figures 3, 4): BLEU, or the perplexity of language models.
 
 The table of models is that of a run, or the means of a grid with the models of single seeds.
 """
@@ -48,17 +48,17 @@ def greedy_figures(frame: pd.DataFrame, facts: Mapping[str, Any]) -> list[Figure
     figures = []
     shared: dict[str, list[Line]] = {}
     for kinds, lines in _groups(frame).items():
-        removed = [line for line in lines if not line[1]["learned"].all()]
-        if 0 < len(removed) < len(lines):
+        greedy_lines = [line for line in lines if not line[1]["learned"].all()]
+        if 0 < len(greedy_lines) < len(lines):
             figures += _curves(frame, facts, kinds, lines)
-        for name, line in removed:
+        for name, line in greedy_lines:
             if not models.is_random(line):
                 shared.setdefault(name, []).append((models.heads_name(kinds), line))
 
     most = max(shared, key=lambda name: len(shared[name]), default="")
     if len(shared.get(most, ())) > 1:
-        removed = pd.concat([line for _, line in shared[most]])
-        split = models.split_of_all(removed)
+        greedy_models = pd.concat([line for _, line in shared[most]])
+        split = models.split_of_all(greedy_models)
         quality = models.quality_on(frame, split)
         full = models.unpruned_model(frame)
         points = pd.DataFrame(_points(shared[most], full, quality, split, {}))
@@ -91,9 +91,9 @@ def _curves(
     with_controls: bool = False,
 ) -> list[Figure]:
     """The figure of some lines, on test and on dev; none without two points on a text."""
-    own = models.of_kinds(frame, kinds)
+    models_of_kinds = models.of_kinds(frame, kinds)
     full = models.unpruned_model(frame)
-    controls = models.model_rows(models.control_models(own))
+    controls = models.model_rows(models.control_models(models_of_kinds))
     tuned = {str(one["setting"]): one for one in controls if one["control"] == "fine-tuned"}
     learned = all(line["learned"].all() for _, line in lines)
     points: dict[str, pd.DataFrame] = {}
@@ -103,7 +103,7 @@ def _curves(
         references = tuned if seeds is None else {}
         rows = _points(lines, full, quality, split, references)
         if with_controls:
-            rows += _control_points(own, controls, full, quality, split, references)
+            rows += _control_points(models_of_kinds, controls, full, quality, split, references)
         table = pd.DataFrame([one for one in rows if one["value"] is not None])
         # The full model alone would be a panel with one point.
         if len(table) and (table["sort"] != "full").sum():
@@ -140,7 +140,10 @@ def _curves(
             note=f"{note} · ring: chosen",
             panels=panels,
             columns=2,
-            facts=" ".join(f"Chosen: {label}." for label in own.loc[own["chosen"], "label"]),
+            facts=" ".join(
+                f"Chosen: {label}."
+                for label in models_of_kinds.loc[models_of_kinds["chosen"], "label"]
+            ),
         )
     ]
 
@@ -157,20 +160,22 @@ def _points(
     compared."""
     base = measured(full, quality.name, split).value
     points = []
-    for at, (name, line) in enumerate(lines):
+    for line_number, (name, line) in enumerate(lines):
         total = int(line["total"].iloc[0])
         start = {"model": "full model", "kept": total, "value": base, "low": base, "high": base}
-        shift = MARKS_APART * (2 * at / max(1, len(lines) - 1) - 1) if len(lines) > 1 else 0
-        own: list[dict[str, Any]] = [{**start, "sort": "full", "x": total}]
+        shift = (
+            MARKS_APART * (2 * line_number / max(1, len(lines) - 1) - 1) if len(lines) > 1 else 0
+        )
+        line_points: list[dict[str, Any]] = [{**start, "sort": "full", "x": total}]
         if models.is_random(line):
-            own += _random_points(line, quality, split)
+            line_points += _random_points(line, quality, split)
         else:
             for model in models.model_rows(line):
-                one = _point(model, full, quality, split, tuned)
-                own.append(one | {"x": round(one["kept"] + shift, 3)})
-        for one in own:
-            removed = round(100 * (1 - one["kept"] / total), 2)
-            points.append(one | {"line": name, "removed": removed})
+                point = _point(model, full, quality, split, tuned)
+                line_points.append(point | {"x": round(point["kept"] + shift, 3)})
+        for point in line_points:
+            removed = round(100 * (1 - point["kept"] / total), 2)
+            points.append(point | {"line": name, "removed": removed})
     return points
 
 
@@ -180,10 +185,10 @@ def _random_points(line: pd.DataFrame, quality: QualityMeasure, split: str) -> l
     points: list[dict[str, Any]] = []
     for kept, mean, low, high, orders in found.agg(["mean", "min", "max", "count"]).itertuples():
         if orders:
-            own = {"kept": kept, "x": kept, "value": mean, "low": low, "high": high}
+            point = {"kept": kept, "x": kept, "value": mean, "low": low, "high": high}
             text = f"{low:.2f} to {high:.2f} over the orders"
             said = {"model": f"mean of {orders} {RANDOM_LINE}", "sort": "random", "text": text}
-            points.append(own | said)
+            points.append(point | said)
     return points
 
 
@@ -232,9 +237,9 @@ def _control_points(
         facts = control_facts(control["control"])
         if not facts.compared_by_all:
             reference = control["reference"]
-            at = round(kept[reference] if reference in kept else control["kept"], 2)
+            heads = round(kept[reference] if reference in kept else control["kept"], 2)
             point = _point(control, full, quality, split, tuned)
-            place = {"line": "", "sort": "control", "kept": at, "x": at}
+            place = {"line": "", "sort": "control", "kept": heads, "x": heads}
             points.append(point | place | {"control": facts.title, "mark": facts.mark})
     return points
 
@@ -327,9 +332,9 @@ def _seed_points(
     if seeds is None or base is None:
         return pd.DataFrame()
     found = []
-    own = models.of_kinds(models.pruned(seeds), kinds)
-    counts = Counter(own.index)
-    for model in models.model_rows(own):
+    seed_models = models.of_kinds(models.pruned(seeds), kinds)
+    counts = Counter(seed_models.index)
+    for model in models.model_rows(seed_models):
         change = measured(model, quality.name, split, UNPRUNED)
         several = counts[model["setting"]] > 1 and model["learned"]
         if change.value is not None and (model["chosen"] or several):
@@ -360,7 +365,7 @@ def _seed_marks(points: pd.DataFrame | None, x: Spec, y: Spec) -> list[Spec]:
     return [*marks, charts.ring(points[points["chosen"]], x, y)]
 
 
-def pairs_panel(
+def runs_panel(
     points: pd.DataFrame, data: list[str], title: str, quality: QualityMeasure, text: str
 ) -> Panel:
     """The difference to the full model against the share of heads kept, a line and shape a run or data set."""
@@ -381,7 +386,7 @@ def pairs_panel(
     return Panel(chart, title, width=430, narrowest=270)
 
 
-def pair_points(line: pd.DataFrame, quality: QualityMeasure, split: str) -> list[dict[str, Any]]:
+def run_points(line: pd.DataFrame, quality: QualityMeasure, split: str) -> list[dict[str, Any]]:
     """The points of the models of several runs, or of data sets (means over seeds), which a column `run` names."""
     points: list[dict[str, Any]] = []
     for model in models.model_rows(line):

@@ -221,7 +221,7 @@ def share_table(found: RolesFolder) -> Table | None:
     were tested."""
     paper = pd.read_csv(PAPER, index_col="role") if reads_text(found) else pd.DataFrame()
     roles = with_categories(found.roles)
-    # The paper's last row is `no known role`, which ends this table, too.
+    # The paper's last row is `no known role`, which also ends this table.
     categories = [*paper.index[:-1], *roles["category"].value_counts().index, NO_ROLE]
 
     def share(rows: pd.DataFrame, total: int, tested: Collection[str], name: str) -> str:

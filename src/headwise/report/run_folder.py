@@ -39,13 +39,13 @@ FILES = {  # the tables of a run folder, and the columns that each must have
     "interactions": ("interactions.csv", INTERACTIONS),
     "words": ("words.csv", WORDS),
 }
-ROLES = {
+ROLE_TABLES = {
     "table": COLUMNS,
     "roles": (*COLUMNS, "role", "text", "p"),
     "labels": ("kind", "layer", "head", "label"),
     "patterns": ("kind", "layer", "role", "heads", "share"),
 }
-CAUSAL = (
+CAUSAL_COLUMNS = (
     *("kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"),
     *("others", "confirmed"),
 )
@@ -76,7 +76,7 @@ TEXTS_IN_TABLES = (  # all other columns hold numbers
 )
 
 # What tells the rows of a table with heads apart.
-ROW = (
+ROW_KEY = (
     "seed",
     "control",
     "step",
@@ -95,19 +95,21 @@ ROW = (
 MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
 MOST_SECONDS = 10**10  # of a step
 LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
-LARGEST_WHOLE = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
-WHOLE = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
+LARGEST_WHOLE_NUMBERS = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
+WHOLE_NUMBERS = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
 
 
 class SettingFacts(BaseModel):
-    """What run.json says of a setting in one form only. against: the settings that it is compared with, by reference."""
+    """The facts of a setting in run.json whose types are checked.
+
+    against: the settings that it is compared with, by reference."""
 
     model_config = ConfigDict(strict=True)
     against: dict[str, str] | None = None
 
 
 class Facts(BaseModel):
-    """What run.json says in one form only."""
+    """The facts in run.json whose types are checked."""
 
     model_config = ConfigDict(strict=True)
     seconds: dict[str, Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None] | None = None
@@ -179,7 +181,7 @@ class FinishedRun:
 
     @cached_property
     def candidates(self) -> list[dict[str, Any]]:
-        """The pruned models that could be chosen; random orders and others that are only compared with are none."""
+        """The pruned models that could be chosen; not random orders, nor others that serve only for comparison."""
         return [model for model in self.pruned if model["candidate"]]
 
     @cached_property
@@ -222,13 +224,13 @@ class FinishedRun:
         return self.quality_of(model, "", reference)
 
     def leading_change(self, model: ModelRow) -> tuple[str, Number]:
-        """The comparison that leads on the reported text, its reference first."""
+        """The main comparison on the reported text: its reference and the change."""
         numbers: Measurements = model["numbers"]
         return numbers.leading_change(self.quality.name, self.split)
 
     def lost(self, model: ModelRow, split: str = "dev") -> float | None:
-        """What a model loses on a text, in the unit of the limit: BLEU, or % of perplexity. None where that text is measured
-        in something else than dev, which the limit is about."""
+        """What a model loses on a text, in the unit of the limit: BLEU, or % of perplexity. None if that text
+        has another measure than dev: the limit is in the unit of dev."""
         if self.quality_on(split) != self.quality_on("dev"):
             return None
         before = self.quality_of(self.full, split).value
@@ -249,8 +251,8 @@ class FinishedRun:
 
     def pruned_kinds(self, model: ModelRow) -> list[Kind]:
         """The kinds of heads that a model with a layout could lose."""
-        known = self.layouts[model["setting"]].heads.kinds
-        return [kind for kind in known if kind in model["kinds"]] or list(known)
+        all_kinds = self.layouts[model["setting"]].heads.kinds
+        return [kind for kind in all_kinds if kind in model["kinds"]] or list(all_kinds)
 
 
 def read_run(folder: Path) -> FinishedRun:
@@ -261,8 +263,8 @@ def read_run(folder: Path) -> FinishedRun:
             f"{folder} is {found}, but this needs the --out folder of a finished study: give that."
         )
     refuse_damaged(folder)
-    facts, known = read_models(folder)
-    names = list(known.index[known["method"] != "none"])
+    facts, model_table = read_models(folder)
+    names = list(model_table.index[model_table["method"] != "none"])
     layouts = {}
     gates = {}
     rescored = {}
@@ -276,18 +278,18 @@ def read_run(folder: Path) -> FinishedRun:
         if log is not None:
             gates[name] = log
 
-        again = below(folder / "rescored", name)
-        if again.is_dir():
-            heads = read_optional_table(again / "heads.csv", COLUMNS)
-            rescored[name] = Rescored(heads, _read_roles(again / "roles"))
+        rescored_folder = below(folder / "rescored", name)
+        if rescored_folder.is_dir():
+            heads = read_optional_table(rescored_folder / "heads.csv", COLUMNS)
+            rescored[name] = Rescored(heads, _read_roles(rescored_folder / "roles"))
 
     tables = {}
-    for name, (place, columns) in FILES.items():
-        tables[name] = read_optional_table(below(folder, place), columns)
+    for name, (file, columns) in FILES.items():
+        tables[name] = read_optional_table(below(folder, file), columns)
     run = FinishedRun(
         folder=folder,
         facts=facts,
-        models=known,
+        models=model_table,
         plan=_read_text(folder / "plan.toml"),
         roles=_read_roles(folder / "roles"),
         layouts=layouts,
@@ -313,7 +315,7 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         if table is None:
             continue
         named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
-        # Of a kind that no layout has, the heads are not known.
+        # The heads of a kind that no layout has are not known.
         absent = sorted(head for head in named - heads if head[0] in kinds)
         if absent:
             raise HeadwiseError(
@@ -343,7 +345,7 @@ def _read_roles(folder: Path) -> RolesFolder | None:
         return None
     found = {}
     missing = []
-    for name, columns in ROLES.items():
+    for name, columns in ROLE_TABLES.items():
         table = read_optional_table(below(folder, f"{name}.csv"), columns)
         if table is None:
             missing.append(f"{name}.csv")
@@ -356,7 +358,7 @@ def _read_roles(folder: Path) -> RolesFolder | None:
 
     if missing:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
-    causal = read_optional_table(folder / "causal.csv", CAUSAL)
+    causal = read_optional_table(folder / "causal.csv", CAUSAL_COLUMNS)
     if causal is not None:
         refuse_other_behaviours(folder / "causal.csv", causal)
     facts = read_json(folder / "facts.json", dict)
@@ -413,16 +415,16 @@ def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | 
             # `values`, not `numbers`: an empty cell may be, a word (NaN by now) may not.
             right = values.isna() | numbers.abs().lt(LARGEST) | numbers.abs().eq(math.inf)
             should = f"numbers below {LARGEST:g}"
-            if column in WHOLE:
+            if column in WHOLE_NUMBERS:
                 # 10 ** 15 is below 2 ** 53, up to which a float holds every whole number.
-                most = LARGEST_WHOLE.get(column, 10**15)
+                most = LARGEST_WHOLE_NUMBERS.get(column, 10**15)
                 right = numbers.between(0, most) & numbers.mod(1).eq(0)
                 should = f"whole numbers up to {most}"
         if not right.all():
             raise HeadwiseError(
                 f"{path} should have {should} in {column}, but has '{values[~right].iloc[0]}': run its step again."
             )
-    table = table.astype({column: int for column in columns if column in WHOLE})
+    table = table.astype({column: int for column in columns if column in WHOLE_NUMBERS})
     # A chart cannot show a loss that is no number.
     table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
     refuse_repeated_rows(path, table)
@@ -433,12 +435,12 @@ def refuse_repeated_rows(path: Path, table: pd.DataFrame) -> None:
     """Raise HeadwiseError for a table that says two things about one head."""
     if "head" not in table:
         return
-    row = [column for column in ROW if column in table]
+    row = [column for column in ROW_KEY if column in table]
     twice = table[table.duplicated(row)]
     if len(twice):
         first = twice.iloc[0]
         named = ", ".join(f"{column} {first[column]}" for column in row)
-        raise HeadwiseError(f"{path} has two different rows for {named}: run its task again.")
+        raise HeadwiseError(f"{path} has two different rows for {named}: run its step again.")
 
 
 def _read_text(path: Path) -> str | None:

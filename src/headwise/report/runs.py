@@ -35,7 +35,7 @@ from headwise.report.cost import models_table
 from headwise.report.format import capital, count, listed
 from headwise.report.models import OTHERS
 from headwise.report.page import Columns, section, table
-from headwise.report.quality_curves import pair_points, pairs_panel, quality_figures
+from headwise.report.quality_curves import quality_figures, run_points, runs_panel
 from headwise.report.role_tables import role_facts
 from headwise.report.run_folder import FinishedRun, read_optional_table, read_run
 from headwise.report.summary import run_headline
@@ -60,9 +60,9 @@ class Runs:
     page: `grid` or `comparison`. parts: the tables of models that stand side by side, by name: of two runs theirs, of a
     grid the means over seeds of each data set. split: the text that is reported, test or dev. notes: what a reader should
     know before the numbers.
-    Of a grid, absent: why a run is not there, or cannot be read; pages: where a run's own page is; seeds: by data set the
+    For a grid, absent: why a run is not there, or cannot be read; pages: where a run's own page is; seeds: by data set the
     models of all its seeds, with a column `seed`.
-    Of two runs, heads: those that can be paired; matches: the heads that `headwise match` paired.
+    For two runs, heads: those that can be paired; matches: the heads that `headwise match` paired.
     """
 
     page: str
@@ -275,11 +275,11 @@ def curves_side_by_side(joined: pd.DataFrame, split: str) -> Figure | None:
             continue
         if len(set(part["line"])) > 1:
             part = part.assign(run=part["run"] + " · " + part["line"])
-        points = pd.DataFrame(pair_points(part, quality, split))
+        points = pd.DataFrame(run_points(part, quality, split))
         if len(points) > 1:
             lines = list(dict.fromkeys(part["run"]))
             title = capital(models.group_name(kinds))
-            panels.append(pairs_panel(points, lines, title, quality, split))
+            panels.append(runs_panel(points, lines, title, quality, split))
     if not panels:
         return None
     return Figure(

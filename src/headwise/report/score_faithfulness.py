@@ -112,7 +112,7 @@ def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
 
     area = values.get((best, "area"))
     of_random = values.get(("random", "area"))
-    unit = " nats a token"
+    unit = " nats per token"
     add("Removal in its order", area, unit, _scale(area or 1), "random orders", of_random)
     ceiling = next(iter(of(found, "ceiling")["value"]), None)
     label = "Rank correlation with exact ablation"
@@ -126,7 +126,7 @@ def _scale(area: float) -> float:
 
 
 def faithfulness_table(run: FinishedRun) -> Table | None:
-    """One row a score, the one by which removal costs least first; random orders among them, and at the end what the
+    """One row per score, the one by which removal costs least first; random orders among them, and at the end what the
     ablation reaches with itself."""
     found = faithfulness_statistics(run)
     if found is None:
@@ -207,7 +207,7 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
         f"rank correlation {write(best)}"
     )
     if measure != name and measure in rows:
-        surely = "" if rows[measure]["high"] < best["low"] else "not surely "
+        surely = "" if rows[measure]["high"] < best["low"] else "not significantly "
         text += f" ({measure_name(measure)}: {write(rows[measure])}, {surely}lower)"
     return f"{text}."
 
@@ -266,7 +266,7 @@ def _curve_panel(found: pd.DataFrame, measure: str, areas: dict[tuple[str, str],
     others = others[["measure", "removed", "loss"]].assign(colour="random")
     whole = {"domain": [0, int(found["total"].max())], "grid": False}
     x = axis("removed:Q", "heads removed", tickCount=4, tickMinStep=1, **whole)
-    y = axis("loss:Q", "loss (nats a token)", domain=ends, zero=False, tickCount=4)
+    y = axis("loss:Q", "loss (nats per token)", domain=ends, zero=False, tickCount=4)
     colours = colour("colour:N", ["once", "random", "rescored"])
     tip = tips("ranking:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
     own = own[["removed", "loss", "low", "high", "colour", "ranking", "interval"]]

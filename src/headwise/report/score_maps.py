@@ -184,7 +184,7 @@ def measures_of(run: FinishedRun, kind: str) -> list[str]:
 
 
 def leading_measures(run: FinishedRun, kind: str) -> list[str]:
-    """Of the measures that are drawn, the first and confidence: those of the figure with functions."""
+    """The measures of the figure with functions: the first one that is drawn, and confidence."""
     drawn = measures_of(run, kind)
     return drawn[:1] + [measure for measure in drawn[1:] if measure == "confidence"]
 
@@ -241,13 +241,13 @@ def is_sure(row: Mapping[Any, Any]) -> bool:
 
 
 def _off_sentence(rows: pd.DataFrame, measure: str) -> str:
-    """How many heads surely matter when they alone are switched off, and how many would at random."""
+    """How many heads significantly matter when they alone are switched off, and how many would at random."""
     sure = rows[[is_sure(row) for row in rows.to_dict("records")]]
     better = int((sure["value"] < 0).sum())
     name = capital(measure_name(measure))
     return (
         f" {name}: {len(sure)} of {len(rows)} intervals exclude 0, {better} of them below 0: better without the head. "
-        f"About {FALSE_RATE * len(rows):.0f} would if no head mattered."
+        f"If no head mattered, about {FALSE_RATE * len(rows):.0f} would."
     )
 
 
@@ -370,7 +370,7 @@ def _rounded_up(value: float) -> float:
 
 
 def conservation_table(run: FinishedRun) -> Table | None:
-    """Of the relevance that went in, what arrived and what was absorbed on the way; None without lrp.csv."""
+    """Which relevance arrived and which was absorbed on the way; None without lrp.csv."""
     if run.lrp is None:
         return None
     parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)

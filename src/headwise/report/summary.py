@@ -47,7 +47,7 @@ SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
 }
 Fact = tuple[str, str, str]  # label, text, verdict
 ONE_ROUND = "; one round only"
-# Of the weights or the cache: a model that is no faster and surely worse should save more.
+# Share of the weights or the cache: a model that is no faster and significantly worse should save more.
 LITTLE_SAVED = 0.1
 
 
@@ -72,7 +72,7 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     advice = ""
     if full is None or chosen is None:
         headline = _without_choice(run)
-        why = _why(run)
+        why = _reason_for_no_choice(run)
     else:
         headline = run_headline(run, chosen)
         verdict = run.leading_change(chosen)[1].verdict(run.quality)
@@ -114,9 +114,9 @@ def shipping_advice(run: FinishedRun, chosen: ModelRow) -> str:
     if does_not_translate(run):
         return "Do not ship: the full model does not translate yet"
     allowed = _is_allowed(run, chosen)
-    bad = why_not_worth_it(run, chosen)
-    if bad and not allowed:
-        return f"Do not ship: {bad}"
+    objection = why_not_worth_it(run, chosen)
+    if objection and not allowed:
+        return f"Do not ship: {objection}"
     if model_doubts(run, chosen):
         return "Do not ship yet: there are doubts about this model"
     share, saving = _largest_saving(run, chosen)
@@ -124,10 +124,10 @@ def shipping_advice(run: FinishedRun, chosen: ModelRow) -> str:
     gains = listed([text for text in (saving, speed if faster else "") if text])
     if outcome == WORSE:
         return f"Ship only if the loss is worth {gains or 'fewer heads'}"
-    found = "better" if outcome == BETTER else "no sure loss"
+    quality_text = "better" if outcome == BETTER else "no significant loss"
     if share < LITTLE_SAVED and not faster:
-        return f"Little to gain: {'; '.join(filter(None, [gains, found]))}"
-    return f"Ship: {gains}; {found}"
+        return f"Little to gain: {'; '.join(filter(None, [gains, quality_text]))}"
+    return f"Ship: {gains}; {quality_text}"
 
 
 def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
@@ -151,10 +151,10 @@ def removal_facts(run: FinishedRun, chosen: ModelRow) -> str:
     reference, change = run.leading_change(chosen)
     if change.value is None:
         return start
-    ends = interval_text(change.low, change.high)
-    on = " on dev" if run.split == "dev" else ""
-    of = " of" if quality.unit.endswith("points") else ""
-    moved = f"{signed(change.value)}{quality.unit}{of} {quality.title}{on} {ends}".rstrip()
+    interval = interval_text(change.low, change.high)
+    on_split = " on dev" if run.split == "dev" else ""
+    preposition = " of" if quality.unit.endswith("points") else ""
+    moved = f"{signed(change.value)}{quality.unit}{preposition} {quality.title}{on_split} {interval}".rstrip()
     text = f"{start}; {moved} to {OTHERS[reference]}"
     if change.verdict(quality) == NOT_DISTINGUISHABLE:
         text = f"{text}, {NOT_DISTINGUISHABLE}"
@@ -165,8 +165,8 @@ def removal_facts(run: FinishedRun, chosen: ModelRow) -> str:
 
 
 def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
-    """Why a model is a bad bargain, in words: it is surely worse and saves little, or surely loses more than it saves;
-    empty where it is none."""
+    """Why a model is not worth using, in words: it is surely worse and saves little, or surely loses more than it saves;
+    empty if it is worth using."""
     _, change = run.leading_change(chosen)
     if change.verdict(run.quality) != WORSE:
         return ""
@@ -204,18 +204,22 @@ def _heads_that_matter(run: FinishedRun) -> str:
     values = values_by_head(run, score_maps.LOSS_MEASURE) if run.heads is not None else {}
     highest = sorted(values, key=values.__getitem__, reverse=True)[:MOST_NAMED]
     named = [f"{head} (+{values[head]:.2g})" for head in highest if values[head] > 0]
-    return f"Most missed when off, in nats a token: {listed(named)}." if named else ""
+    return f"Most missed when off, in nats per token: {listed(named)}." if named else ""
 
 
 def _like_untrained(run: FinishedRun) -> str:
-    """Of relevance: how many heads have what a head of an untrained model has."""
+    """How many heads have the relevance of a head of an untrained model."""
     ranges = score_maps.control_ranges(run)
     if run.heads is None or not ranges:
         return ""
     for measure in ("lrp.ding", *sorted(set(run.heads["measure"]))):
         values = values_by_head(run, measure) if measure.startswith("lrp") else {}
         compared = {head: ranges.get((head.kind, head.layer, measure)) for head in values}
-        inside = [head for head, known in compared.items() if known and known.holds(values[head])]
+        inside = [
+            head
+            for head, range_of_head in compared.items()
+            if range_of_head and range_of_head.holds(values[head])
+        ]
         if values and any(compared.values()):
             name = capital(measure_name(measure))
             return (
@@ -237,7 +241,7 @@ def _least_loss(run: FinishedRun, change: Number) -> float:
 
 
 def _is_allowed(run: FinishedRun, model: ModelRow) -> bool:
-    """Whether the limit of the plan allows what a model loses on dev, and the comparison that leads does not surely
+    """Whether the limit of the plan allows what a model loses on dev, and the main comparison does not surely
     exceed it."""
     lost = run.lost(model)
     if run.limit is None or lost is None or not is_within(lost, run.limit):
@@ -267,13 +271,13 @@ def _limit_kept(run: FinishedRun, model: ModelRow) -> str:
 
 
 def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
-    """Whether a model is surely faster than the full one, and the same in words; no words without a measurement."""
-    both = _both(full, chosen, SPEED)
+    """Whether a model is clearly faster than the full one, and the same in words; no words without a measurement."""
+    both = _values_of_both(full, chosen, SPEED)
     if full is None or not both or not both[0]:
         return False, ""
     noise = _speed_noise(full, chosen)
     if noise:
-        return False, "speed not sure" if noise == ONE_ROUND else "no faster"
+        return False, "speed measured only once" if noise == ONE_ROUND else "no faster"
     share = both[1] / both[0] - 1
     return share > 0, f"{percent(abs(share), 0)} {'faster' if share > 0 else 'slower'}"
 
@@ -282,7 +286,7 @@ def _largest_saving(run: FinishedRun, chosen: ModelRow) -> tuple[float, str]:
     """The share that a model saves of its weights, or of its key/value cache if that is more, and the same in words."""
     shares = []
     for measure, what in (("parameters", "fewer weights"), (CACHE, "less key/value cache")):
-        both = _both(run.full, chosen, measure)
+        both = _values_of_both(run.full, chosen, measure)
         if both and both[0]:
             text = f"{percent_change(*both).removeprefix('−')} {what}"
             shares.append((1 - both[1] / both[0], text))
@@ -296,7 +300,7 @@ def _without_choice(run: FinishedRun) -> str:
     return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
 
 
-def _why(run: FinishedRun) -> str:
+def _reason_for_no_choice(run: FinishedRun) -> str:
     """Why there is no chosen model: a word for which the template has a sentence."""
     if not run.pruned:
         return "nothing pruned"
@@ -311,7 +315,7 @@ def _why(run: FinishedRun) -> str:
     return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
 
 
-def _both(
+def _values_of_both(
     one: ModelRow | None, other: ModelRow, measure: str, split: str = ""
 ) -> tuple[float, float] | None:
     """A measure of two models that both have it."""
@@ -324,17 +328,20 @@ def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """Label, value and detail of three numbers to see at a glance: size, speed (or the key/value cache, where that is
     smaller or speed was not measured) and quality."""
     tiles = []
-    cached = _both(full, chosen, CACHE)
+    cached = _values_of_both(full, chosen, CACHE)
     smaller = cached is not None and cached[1] < cached[0]
-    for measure in ("parameters", CACHE if smaller or not _both(full, chosen, SPEED) else SPEED):
+    for measure in (
+        "parameters",
+        CACHE if smaller or not _values_of_both(full, chosen, SPEED) else SPEED,
+    ):
         label, write = SAVED[measure]
-        if (both := _both(full, chosen, measure)) and both[0]:
+        if (both := _values_of_both(full, chosen, measure)) and both[0]:
             noise = measure == SPEED and _speed_noise(full, chosen)
-            change = "no sure change" if noise else percent_change(*both)
+            change = "no clear change" if noise else percent_change(*both)
             tiles.append((label, change, " → ".join(map(write, both))))
 
     quality = run.quality
-    both = _both(full, chosen, quality.name, run.split)
+    both = _values_of_both(full, chosen, quality.name, run.split)
     label = f"{capital(quality.title)} on {run.split}"
     tuned = run.change_of(chosen, FINE_TUNED)
     moved = f"{signed(quality.change(*both))}{quality.unit}" if both else ""
@@ -354,7 +361,7 @@ def saved(full: ModelRow, chosen: ModelRow) -> list[Fact]:
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
     for measure, (label, write) in SAVED.items():
-        if (both := _both(full, chosen, measure)) and both[0]:
+        if (both := _values_of_both(full, chosen, measure)) and both[0]:
             noise = _speed_noise(full, chosen) if measure == SPEED else ""
             text = f"{' → '.join(map(write, both))} ({percent_change(*both)}){noise}"
             facts.append((label, text, NOT_DISTINGUISHABLE if noise else ""))
@@ -379,7 +386,7 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     tuned = models.model_rows(run.models[run.models.index == models.against(chosen, FINE_TUNED)])
     others = [(one, FINE_TUNED, "to equal further training without pruning") for one in tuned]
     for other, reference, label in [*others, (full, UNPRUNED, "to the untouched full model")]:
-        if both := _both(other, chosen, quality.name, run.split):
+        if both := _values_of_both(other, chosen, quality.name, run.split):
             change = run.change_of(chosen, reference)
             moved = tested_text(change, ", ", quality.unit)
             moved = moved or f"{signed(quality.change(*both))}{quality.unit}, no interval"
@@ -441,7 +448,7 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
         ("Loss allowed on dev", allowed, ""),
         ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
-    both = _both(full, chosen, quality.name, "dev")
+    both = _values_of_both(full, chosen, quality.name, "dev")
     lost = known.get(chosen["setting"])
     if lost is not None and both:
         moved = f"{signed(-quality.better * lost)}{quality.unit}"

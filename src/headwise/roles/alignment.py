@@ -102,7 +102,7 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     present = target.subwords > 0
     neighbours = present[:, 1:] & present[:, :-1]
     length = source.visible.gt(0).sum(1, keepdim=True).clamp_min(1)
-    # Of two random source words out of n, the second is further on with probability (n − 1) / 2n.
+    # With two random source words out of n, the second is further on with probability (n − 1) / 2n.
     chance = neighbours.sum(1, keepdim=True).float() * (length - 1) / (2 * length)
 
     def further(view: View) -> Tensor:
@@ -351,6 +351,10 @@ class LinkedText:
     @property
     def name(self) -> str:
         return self.text.name
+
+    def head(self, count: int) -> LinkedText:
+        """The first pairs, with their links."""
+        return LinkedText(self.text.head(count), self.gold[:count], self.file)
 
     def __repr__(self) -> str:
         return f"LinkedText({self.name!r}, rows={len(self.text):,}, links={self.file!r})"

@@ -42,16 +42,16 @@ class Behaviour:
 
 
 BEHAVIOURS = {  # by text (`roles.causal.BATCHES`)
-    "repeats": Behaviour("loss of repeated tokens", "nats a token"),
+    "repeats": Behaviour("loss of repeated tokens", "nats per token"),
     "names": Behaviour("logit difference of IO and S", "logits", sign=-1),
-    "needle": Behaviour("loss of the answer", "nats a token"),
+    "needle": Behaviour("loss of the answer", "nats per token"),
 }
 NAMED = {behaviour.name: behaviour for behaviour in BEHAVIOURS.values()}
 
 
 def effect_sentence(row: Mapping[Any, Any]) -> str:
     """A row of `causal_effects` in words: `confirmed: switching it off raises the loss of the answer from 0.28 to 4.08
-    nats a token (+3.80 [+3.20, +4.50])`."""
+    nats per token (+3.80 [+3.20, +4.50])`."""
     verdict = "confirmed" if row["confirmed"] == 1 else "not confirmed"
     change, low, high = change_without(row)
     verb = "raises" if change > 0 else "lowers"

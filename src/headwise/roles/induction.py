@@ -94,7 +94,7 @@ def copying(passage: Passage, readout: Readout) -> Probe:
     """How much a head raises the logit of the token that it attends to, on the direct path from its output.
 
     For each token q of a sequence, ℓ = the logits of the sequence's different tokens from the head's output alone, less
-    the mean over the vocabulary, but for what norms divide by; copying = mean over q of
+    the mean over the vocabulary, except what norms divide by; copying = mean over q of
     2 · ReLU(ℓ[token of argmax_k A_h[q, k]]) / Σ ReLU(ℓ) − 1: 1 when only this logit is raised, −1 when it is not
     (Olsson et al. 2022).
     """

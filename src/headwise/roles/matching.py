@@ -54,7 +54,7 @@ EncodedBatch = Mapping[str, Tensor]
 class Matches(TableResult):
     """Heads of two models, paired by what they attend to.
 
-    table: one row a head of the first model, columns MATCHES, the most alike first. signature: how it was made.
+    table: one row per head of the first model, columns MATCHES, the most alike first. signature: how it was made.
     """
 
     FILES = ("matches.csv", "matches.json")

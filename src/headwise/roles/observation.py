@@ -197,7 +197,7 @@ def observe(
 
 def run_model(model: PreTrainedModel, discovery: Discovery, inputs: Mapping[str, Tensor]) -> None:
     """Run the model up to its output layer, as nobody reads logits here: over many words they take most of the time and
-    memory. Of an encoder-decoder without target text only the encoder runs."""
+    memory. An encoder-decoder without target text runs only its encoder."""
     if "cross" in discovery.heads.kinds and "decoder_input_ids" not in inputs:
         model.get_encoder()(**inputs)
         return
@@ -491,7 +491,7 @@ def repeats(
 
 
 def generated_texts(subject: Subject, seed: int) -> list[Generated]:
-    """The generated texts that language models are tested on, but for those that the tokenizer does not allow."""
+    """The generated texts that language models are tested on, except those that the tokenizer does not allow."""
     texts = []
     arguments = {"readout": subject.readout, "longest": subject.limit, "seed": seed}
     for generate in tests_on("texts", "decoder-self", arguments):

@@ -125,7 +125,7 @@ def at_keys(values: Tensor, keys: Tensor) -> Tensor:
 class View:
     """The attention of one layer on a batch, weights B H Q K, and quantities that are computed on first use.
 
-    call: the full attention call, if there is a model. Of keys with equal weights the first counts as the largest.
+    call: the full attention call, if there is a model. Among keys with equal weights the first counts as the largest.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """What there is to know of a role test: its name, what it needs, and from which score on a head has the role.
 
-Our own stand in `role_table.py`; a row there is all that a function needs to be run, named, labelled, drawn and
+Our own are in `role_table.py`; a row there is all that a function needs to be run, named, labelled, drawn and
 documented. This module needs no torch.
 """
 

@@ -73,7 +73,7 @@ class RoleSets(TableResult):
     """What the heads of each role do together.
 
     table: a row for each role and change (CHANGES), and for each of its heads alone where the role has a pattern; columns
-    SETS. value: what the loss gains, in nats a token, with its 95 % bootstrap interval over so many `units` (sentences).
+    SETS. value: what the loss gains, in nats per token, with its 95 % bootstrap interval over so many `units` (sentences).
     random: of sets drawn at random, the mean, the least and the largest value; p: the share of them, and of the set
     itself, that cost as much. signature: how it was made.
     """
@@ -96,7 +96,7 @@ class RoleSets(TableResult):
         if self.table.empty:
             return ["  No head has a role: there are no heads of one role to switch off together."]
         made = f"; {self.signature['made']}" if self.signature["made"] else ""
-        lines = [f"  Heads of one role, together (nats a token{made}):"]
+        lines = [f"  Heads of one role, together (nats per token{made}):"]
         for (kind, role), rows in self.ranked().groupby(["kind", "role"], sort=False):
             said = []
             for row in rows.to_dict("records"):

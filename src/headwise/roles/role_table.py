@@ -215,7 +215,7 @@ rare("rare.rarest.own", caption="as `rare.rarest`, with queries that are rarest 
 rare(
     "rare.rarest.vote",
     untrained="unknown",
-    caption="as `rare.rarest`, one vote a sentence",
+    caption="as `rare.rarest`, one vote per sentence",
 )
 
 repeats: dict[str, Any] = {

@@ -118,15 +118,19 @@ class Roles(Result):
         return [*self.warnings, *self.absent]
 
     def lines(self) -> list[str]:
-        """The labels of the heads, after what readers of the numbers should know."""
-        lines = [f"  {line}" for line in self.notes()]
+        """The labels of the heads, then what readers of the numbers should know, and what no head does."""
+        lines = []
         without = self.labels["label"] == NO_ROLE
+        if not without.all():
+            lines.append(
+                "  What heads do (value vs baseline; draws: random halves of the text that confirm it):"
+            )
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
             lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
-        return lines
+        return [*lines, *(f"  {line}" for line in self.notes())]
 
     def grids(self) -> list[HeadGrid]:
         return [self.plot()]
@@ -168,7 +172,7 @@ class Roles(Result):
         if not (place / "facts.json").is_file():
             raise HeadwiseError(f"{place} has no facts.json, so no roles: {wanted}.")
         facts = read_json(place / "facts.json", dict)
-        found: dict[str, pd.DataFrame] = {}
+        found: dict[str, Any] = {}
         try:
             for name in ROLE_TABLES:
                 file = place / f"{name}.csv"
@@ -210,7 +214,7 @@ def roles(
     """What each head does: every declared role test (`hw.role`), each with a baseline and an interval.
 
     There are positional, syntactic, rare-token, coreference and alignment heads, and those of language models, which
-    are also tested on repeated random tokens and on texts made from templates; `.labels` has one line a head
+    are also tested on repeated random tokens and on texts made from templates; `.labels` has one line per head
     (docs/methods/roles.md). The encoder of an encoder-decoder is tested on the treebank, decoder and cross attention on
     sentence pairs; all heads of Whisper on speech with word times.
 

@@ -37,7 +37,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Readout:
-    """The direct path from a head's output to logits, but for what norms divide by at a token.
+    """The direct path from a head's output to logits, except what norms divide by at a token.
 
     outputs: the output projection by layer, H D M; embeddings: the output embedding, V M.
     """
@@ -46,7 +46,7 @@ class Readout:
     embeddings: Tensor
 
     def logits(self, call: AttentionCall, states: Tensor, tokens: Tensor) -> Tensor:
-        """The logits of n tokens from the outputs of heads … H D: … H n, but for a constant."""
+        """The logits of n tokens from the outputs of heads … H D: … H n, up to a constant."""
         if not states.shape[-2]:
             return states.new_zeros(*states.shape[:-1], len(tokens))  # a layer without heads
         to_tokens = self.outputs[call.site] @ self.embeddings[tokens].T  # H D n
@@ -298,7 +298,7 @@ def retrieval(passage: Passage) -> Probe:
 
     retrieval = share of the answer's tokens t where j = argmax_k A_h[t − 1, k] is in the needle and token j is token t.
     Wu et al. let the model write and count the tokens that it copies; here the answer is given, so that a model which
-    does not answer has a score, too. Baseline: a random visible token. Induction heads score high: the needle's first
+    does not answer also has a score. Baseline: a random visible token. Induction heads score high: the needle's first
     words are in the question.
     """
     ids = passage.ids

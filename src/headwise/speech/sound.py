@@ -157,7 +157,7 @@ def sound_batch(
     device = device_of(model)
     extractor = extractor_of(model)
     audio = measure_length(extractor, recording)
-    # Of the same power, so that loudness tells nothing.
+    # With the same power, so that loudness tells nothing.
     if noise is not None:
         loudness = float(np.sqrt(np.mean(audio**2)))
         audio = noise.normal(0, loudness, len(audio)).astype(np.float32)

@@ -167,7 +167,7 @@ class Transcriber(Predictor):
         return {"wav": recording.wav(), **recording.to_json()}
 
     def map_of(self, prompt: Prompt, call: AttentionCall) -> Tensor:
-        """A map of the decoder. Of cross-attention the rows that write what is said."""
+        """A map of the decoder. For cross-attention only the rows that write what is said."""
         weights = super().map_of(prompt, call)
         if call.site.kind != "cross":
             return weights

@@ -177,7 +177,9 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
 
 
 @dataclass(frozen=True)
-class Evaluate(CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}", reveals=True):
+class Evaluate(
+    CompareAnswers, name_format="evaluate/{0.split}/{0.variant.name}", may_add_steps=True
+):
     """The quality of a model's answers, and how it changed from others, of which the full model is the first.
 
     The result: `numbers` by measure, `signatures`, how many `sentences`, `against`: the change from each other by name,
@@ -295,7 +297,7 @@ class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
 
 
 @dataclass(frozen=True)
-class Choose(Step, stage="evaluate", name_format="choose", reveals=True):
+class Choose(Step, stage="evaluate", name_format="choose", may_add_steps=True):
     """The variant with the fewest heads that loses at most `max_drop` on dev.
 
     A model of whose gates at least half were undecided is never chosen: other heads might have stayed, had it trained

@@ -6,7 +6,6 @@ on where it was. The executor of this file does one build at a time, in this pro
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from accelerate import PartialState
 from safetensors import SafetensorError
 
 from headwise.errors import OUR_MISTAKE, HeadwiseError
-from headwise.progress import Progress, about, time_left
+from headwise.progress import Progress
 from headwise.study.step import Build
 
 # Lists the builds of a study; called again after every build that failed or may reveal more of them.
@@ -68,41 +67,41 @@ class Executor(Protocol):
 
     slots: int
 
-    def start(self, build: Build, heading: str) -> None:
-        """Begin a build; the heading is shown once something is made in it."""
+    def start(self, build: Build, start: float, end: float) -> None:
+        """Begin a build, by which the study is done from the share `start` to `end`."""
 
     def wait(self) -> BuildResult:
         """The next build that ends."""
 
 
 class LocalExecutor:
-    """This process, one build at a time. Of several processes none may go on after a failure alone: it is raised."""
+    """This process, one build at a time. With several processes, none may go on after a failure alone: it is raised."""
 
     slots = 1
 
     def __init__(self, work: Work, progress: Progress) -> None:
         self.work = work
         self.progress = progress
-        self.build: Build | None = None
+        self.started: tuple[Build, float, float] | None = None
 
-    def start(self, build: Build, heading: str) -> None:
-        self.build = build
-        self.progress.heading = heading
+    def start(self, build: Build, start: float, end: float) -> None:
+        self.started = build, start, end
 
     def wait(self) -> BuildResult:
-        assert self.build is not None
+        assert self.started is not None
+        build, start, end = self.started
         error: Exception | None = None
         trace = ""
-        try:
-            self.work(self.build)
-        except Exception as raised:
-            if PartialState().num_processes > 1:
-                raise
-            error = raised
-            trace = traceback.format_exc()
-        made = not self.progress.heading  # the heading was shown
-        self.progress.heading = ""
-        return BuildResult(self.build.name, error, trace, made)
+        with self.progress.step(build.words, start, end):
+            try:
+                self.work(build)
+            except Exception as raised:
+                if PartialState().num_processes > 1:
+                    raise
+                error = raised
+                trace = traceback.format_exc()
+            made = not self.progress.heading  # the heading was shown
+        return BuildResult(build.name, error, trace, made)
 
 
 def run_builds(
@@ -119,9 +118,8 @@ def run_builds(
     Raises HeadwiseError when the builds form no graph.
     """
     outcome = StudyOutcome()
-    start = time.monotonic()
-    forwards = 0.0  # of the builds that were made
-    history: list[tuple[float, float]] = []
+    forwards = 0.0  # of the builds that were made or run
+    share = 0.0  # of the study, which never falls, whatever is revealed
     running: dict[str, Build] = {}
     unreported: list[BuildResult] = []
     unchanged = 0  # builds that the store held
@@ -131,32 +129,26 @@ def run_builds(
         if unreported and (build or running):
             report_failures(unreported, outcome, progress)
         if build:
-            number = len(outcome.ended) + len(running) + 1
-            left = [other for other in graph if other.name not in outcome.ended]
-            whole = forwards + sum(forwards_of(other) for other in left)
-            seconds = time_left(history, time.monotonic() - start, whole)
-            heading = f"[{number} of {len(graph)}] {build.name}"
-            if seconds:
-                heading += f" · about {about(seconds)} left"
+            started = outcome.ended | running.keys()
+            left = [other for other in graph if other.name not in started and not other.was_done]
+            whole = forwards + sum(map(forwards_of, left))
+            forwards += 0.0 if build.was_done else forwards_of(build)
+            before, share = share, max(share, forwards / whole if whole else 0.0)
             running[build.name] = build
-            executor.start(build, heading)
+            executor.start(build, before, share)
         elif running:
             end = executor.wait()
             build = running.pop(end.name)
             if end.error is None:
                 outcome.done.append(build.name)
-                if end.made:
-                    forwards += forwards_of(build)
-                    history.append((time.monotonic() - start, forwards))
-                else:
-                    unchanged += 1
+                unchanged += not end.made
             else:
                 outcome.failed[build.name] = error_sentence(end.error)
                 outcome.error = end.error
                 unreported.append(end)
             after_build(build, outcome)
             # What was done when the builds were listed reveals no others.
-            if end.error is not None or (build.reveals and not build.was_done):
+            if end.error is not None or (build.may_add_steps and not build.was_done):
                 graph = checked_builds(list_builds())
                 skip(graph, outcome)
         else:

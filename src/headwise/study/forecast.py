@@ -78,7 +78,7 @@ def forwards_of(build: Build) -> float:
         case ScoreUntrained():
             return dev * work_of_controls(work, scoring.measures, scoring.untrained)
         case MeasureInteractions():
-            return dev * work_of_pairs(work, scoring.pairs)
+            return dev * work_of_pairs(work, scoring.interactions)
         case Judge():
             judged = work_of_judge(work, scoring.measures, scoring.random_orders)
             return dev * sum(judged.values())
@@ -89,10 +89,10 @@ def forwards_of(build: Build) -> float:
         case FindWords():
             return min(lost_words.SENTENCES, dev) * heads.total / 2
         case Translate():
-            return dev * TRANSLATION * run.plan.search.beam
+            return run.counts.get(step.split, dev) * TRANSLATION * run.plan.search.beam
         case MeasureLosses():
             models = len(step.variants) + (step.whole(run) is None)
-            return dev * models * run.task.answer_forwards
+            return run.counts.get(step.split, dev) * models * run.task.answer_forwards
         case MeasureSavings():
             return dev * float(run.generates)
     return 0.0
@@ -170,19 +170,15 @@ def model_lines(builds: Sequence[Build]) -> list[str]:
 
 
 def plan_lines(builds: Sequence[Build]) -> list[str]:
-    """Every build with what it waits for, and how many there are."""
-    width = max((len(build.name) for build in builds), default=0)
-    to_do = {build.name for build in builds if not build.was_done}
-    lines = []
+    """What a study does: a line for each sort of step, with what it is done to; and how many steps there are."""
+    sorts: dict[tuple[str, bool], list[str]] = {}
     for build in builds:
-        waits_for = [name for name in build.waits_for if name in to_do]
-        words = "to do"
-        if build.was_done:
-            words = "done"
-        elif waits_for:
-            words += f"  after {few_names(waits_for)}"
-        if build.exclusive:
-            words += "  (exclusive)"
-        lines.append(f"{build.name:<{width}}  {words}")
-    done = len(builds) - len(to_do)
+        sort, _, of = build.words.partition(": ")
+        sorts.setdefault((sort, build.was_done), []).append(of)
+    lines = []
+    for (sort, was_done), several in sorts.items():
+        state = " (done)" if was_done else ""
+        of = ", ".join(filter(None, several))
+        lines.append(f"{sort}{state}: {of}" if of else f"{sort}{state}")
+    done = sum(build.was_done for build in builds)
     return [*lines, f"{len(builds)} steps, {done} of them done" if done else f"{len(builds)} steps"]

@@ -197,10 +197,10 @@ class MeasureInteractions(
     VERSION = 4  # accelerated percentiles
 
     def inputs(self, run: Run) -> dict[str, Any]:
-        return {"pairs": run.scoring.pairs, **run.seed_and("dev")}
+        return {"pairs": run.scoring.interactions, **run.seed_and("dev")}
 
     def make(self, run: Run, work: Path) -> Result:
-        pairs = run.scoring.pairs
+        pairs = run.scoring.interactions
         model = full_model(run)
         text = run.text("dev")
         if len(text) < FEWEST_SENTENCES:

@@ -40,7 +40,7 @@ class Train(
     name_format="train",
     distributed=True,
     reproducible=True,
-    reveals=True,
+    may_add_steps=True,
 ):
     """Train the model of the plan, or copy the given one, to model/."""
 
@@ -213,7 +213,7 @@ class Prune(
     name_format="prune/{0.variant.name}",
     distributed=True,
     reproducible=True,
-    reveals=True,
+    may_add_steps=True,
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
@@ -304,7 +304,7 @@ class PruneByGates(Prune):
                 (work / "gates.csv").read_text(encoding="utf-8"),
             )
         for note in pruned.notes:
-            run.progress.say(f"  {note}")
+            run.progress.say(f"  {variant.name}: {note}")
         facts = ("soft_loss", "decided_loss", "undecided", "expected", "settled", "notes", "doubts")
         return {
             **pruned.cost,

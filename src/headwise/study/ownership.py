@@ -19,7 +19,7 @@ from headwise.study.records import refuse_damaged, run_records
 FREE_SETTINGS = (
     "name",
     "seeds",
-    "pairs",
+    "languages",
     "weights",
     "scoring",
     "roles",
@@ -28,7 +28,7 @@ FREE_SETTINGS = (
     "pruning.penalty",
     "pruning.refine",
     "pruning.keep",
-    "pruning.score",
+    "pruning.measure",
     "pruning.orders",
     "pruning.compare",
     "pruning.controls",

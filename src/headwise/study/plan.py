@@ -128,9 +128,9 @@ class Scoring(Strict):
         page="methods/controls.md#controls-of-scores-and-roles",
         ge=0,
     )
-    pairs: int = option(
+    interactions: int = option(
         20,
-        "pairs of heads that are switched off together. 0: none",
+        "pairs of heads that are switched off, both together. 0: none",
         page="methods/ablation.md#pairs",
         ge=0,
     )
@@ -201,7 +201,7 @@ def known_control(name: str) -> str:
 class Sweep(Pruning, FineTuning):
     """A section [[pruning]]: models pruned by one method over the same kinds of heads, each from the same full model.
 
-    The options are those of Python; here `keep`, `penalty` and `score` may name several models. What only a plan has:
+    The options are those of Python; here `keep`, `penalty` and `measure` may name several models. What only a plan has:
     """
 
     name: str = option(
@@ -225,7 +225,7 @@ class Sweep(Pruning, FineTuning):
     )
     seeds: list[int] = option([], "only these of the plan's seeds")
 
-    @field_validator("keep", "penalty", "score", mode="before", check_fields=False)
+    @field_validator("keep", "penalty", "measure", mode="before", check_fields=False)
     @classmethod
     def listed(cls, value: Any) -> Any:
         """One value is a list of one; a range of penalties is so many λ in equal ratios."""
@@ -326,7 +326,7 @@ class TopKSweep(Sweep, TopK):
 
 
 class GreedySweep(Sweep, Greedy):
-    """Greedy removal: heads are removed in the order of each of `score`, a share of `step` at a time.
+    """Greedy removal: heads are removed in the order of each of `measure`, a share of `step` at a time.
 
     Every step is a model; with `keep` only the one with that many heads.
     """
@@ -339,7 +339,7 @@ class GreedySweep(Sweep, Greedy):
         "at most one target count: only that model is made. Without it, one model for every step",
         max_length=1,
     )
-    score: list[str] = option(
+    measure: list[str] = option(
         ["gradient", "random"],
         "orders of removal: measures, weight-norm or random",
         page="howto/score.md#choose-a-measure",
@@ -356,7 +356,7 @@ class GreedySweep(Sweep, Greedy):
     def trains(self) -> bool:
         return self.train is not None
 
-    @field_validator("score", "compare")
+    @field_validator("measure", "compare")
     @classmethod
     def rankable(cls, names: list[str]) -> list[str]:
         try:
@@ -413,8 +413,9 @@ class Plan(Strict):
         page="howto/many-runs.md",
     )
     data: DataSection = DataSection()
-    pairs: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], DataSection] = option(
-        {}, "[pairs.en-de], [pairs.en-fr] … in place of [data], with the same keys: one run each"
+    languages: dict[Annotated[str, Field(pattern=r"^[\w-]+$")], DataSection] = option(
+        {},
+        "[languages.en-de], [languages.en-fr] … in place of [data], with the same keys: one run each",
     )
     model: Architecture | str = option(
         Architecture(),
@@ -461,7 +462,7 @@ class Plan(Strict):
                 f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds"
             )
         # Some file systems take A and a for one folder.
-        for names in (list(self.pairs), [sweep.name for sweep in self.pruning if sweep.name]):
+        for names in (list(self.languages), [sweep.name for sweep in self.pruning if sweep.name]):
             small = [name.lower() for name in names]
             twice = [name for name in names if small.count(name.lower()) > 1]
             if len(set(twice)) > 1:
@@ -479,7 +480,9 @@ class Plan(Strict):
         for number, sweep in enumerate(self.pruning):
             if isinstance(sweep, GateSweep | TopKSweep):
                 self.pruning[number] = sweep.with_train(sweep.train or usual)
-        any_one_sided = any(True in data.one_sided for data in (self.data, *self.pairs.values()))
+        any_one_sided = any(
+            True in data.one_sided for data in (self.data, *self.languages.values())
+        )
         if any_one_sided and isinstance(self.model, Architecture):
             raise ValueError(
                 "translation models are trained on pairs, but a text is one-sided: name both of its files"
@@ -489,7 +492,7 @@ class Plan(Strict):
     @property
     def runs(self) -> dict[str, Plan]:
         """The plans of one seed and one language pair each, by folder; a plan of only one is its own, at `.`."""
-        pairs = self.pairs or {"": self.data}
+        pairs = self.languages or {"": self.data}
         seeds = self.seeds or [self.seed]
         plans: dict[str, Plan] = {}
         for pair, seed in product(pairs, seeds):
@@ -498,7 +501,7 @@ class Plan(Strict):
                 if not sweep.seeds or seed in sweep.seeds:
                     sweeps.append(sweep.model_copy(update={"seeds": []}))
             folders = []
-            if self.pairs:
+            if self.languages:
                 folders.append(pair)
             if self.seeds:
                 folders.append(f"seed-{seed}")
@@ -507,7 +510,7 @@ class Plan(Strict):
                     "seed": seed,
                     "seeds": [],
                     "data": pairs[pair],
-                    "pairs": {},
+                    "languages": {},
                     "pruning": sweeps,
                 }
             )
@@ -522,8 +525,8 @@ class Plan(Strict):
                     del values[section][field]
         if len(values["pruning"]) == 1:
             values["pruning"] = values["pruning"][0]
-        if not values["pairs"]:
-            del values["pairs"]
+        if not values["languages"]:
+            del values["languages"]
         # As `expand` reads it.
         return tomli_w.dumps(change_texts(values, lambda text: text.replace("$", "$$")))
 
@@ -583,12 +586,12 @@ def make_plan(
         raise HeadwiseError(
             f"{source} has tables inside tables without an end: a plan needs three levels."
         ) from None
-    if plan.pairs and (plan.data != DataSection()):
+    if plan.languages and (plan.data != DataSection()):
         raise HeadwiseError(
-            f"{source}: [data] names texts and [pairs] as well: leave one of them out."
+            f"{source}: [data] names texts and [languages] as well: leave one of them out."
         )
-    for name, texts in (plan.pairs or {"": plan.data}).items():
-        refuse_texts(texts, f"{source}: [{f'pairs.{name}' if name else 'data'}]")
+    for name, texts in (plan.languages or {"": plan.data}).items():
+        refuse_texts(texts, f"{source}: [{f'languages.{name}' if name else 'data'}]")
     for spec in (plan.roles.treebank, plan.roles.confirm):
         refuse_missing(spec)
     return plan

@@ -105,14 +105,14 @@ def impossible(run: Run) -> Iterator[tuple[str, str]]:
         if "loss" not in task.provides:
             for sweep in plan.pruning:
                 assert isinstance(sweep, GreedySweep)  # others train
-                for score in sweep.score:
+                for score in sweep.measure:
                     if score not in TEXTLESS_ORDERS and not run.allows(score):
                         yield (
                             f"The score '{score}' needs a loss",
-                            f"take '{task.usual_score}' (--measure, or score in [[pruning]])",
+                            f"take '{task.usual_score}' (--measure, or measure in [[pruning]])",
                         )
-            if run.scoring.pairs:
-                yield "[scoring] pairs needs a loss", "leave it out"
+            if run.scoring.interactions:
+                yield "[scoring] interactions needs a loss", "leave it out"
         if plan.search.engine != "transformers":
             yield (
                 f"The engine '{plan.search.engine}' translates",
@@ -131,7 +131,7 @@ def impossible(run: Run) -> Iterator[tuple[str, str]]:
 
 def refuse_prompts(plan: Plan) -> None:
     """Raise HeadwiseError for prompts in pairs, which are no text to train on or to have a perplexity of."""
-    for texts in (plan.data, *plan.pairs.values()):
+    for texts in (plan.data, *plan.languages.values()):
         for split in ("train", "dev", "test"):
             spec = getattr(texts, split)
             if spec and PromptPairs.is_named_by(spec):
@@ -160,12 +160,12 @@ def refuse_heads(plan: Plan, model: Model) -> None:
 
 def missing_texts(plan: Plan) -> Iterator[str]:
     """What a plan without dev or test text means."""
-    for name, texts in (plan.pairs or {"": plan.data}).items():
-        where = f"[pairs.{name}]" if name else "[data]"
+    for name, texts in (plan.languages or {"": plan.data}).items():
+        of = f" of {name}" if name else ""
         if texts.dev is None and texts.embedded is None:
-            yield f"{where} names no dev text: every tenth sentence of the training text is held out for it."
+            yield f"No dev text{of} is named: every tenth sentence of the training text is held out for it."
         if not texts.has_test:
-            yield f"{where} names no test text: the report has dev numbers only."
+            yield f"No test text{of} is named: the report has dev numbers only."
 
 
 def short_texts(run: Run) -> Iterator[str]:

@@ -149,8 +149,8 @@ def plan_of(
     if isinstance(options, Greedy):
         choice = options.max_drop
         search = options.search.model_dump() if options.search else {}
-        (score,) = removal_scores(several(options.score) or [model.task.usual_score])
-        sweep |= {"score": [score], "orders": 1}
+        (score,) = removal_scores(several(options.measure) or [model.task.usual_score])
+        sweep |= {"measure": [score], "orders": 1}
     if not isinstance(options, Greedy) or options.train:
         sweep["controls"] = [*controls]
     values = {

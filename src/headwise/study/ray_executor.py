@@ -32,7 +32,7 @@ from rich.progress import TaskID
 
 from headwise.errors import HeadwiseError
 from headwise.folders import below
-from headwise.progress import Progress, about
+from headwise.progress import Bars, Progress, about
 from headwise.study.executor import BuildResult, Work
 from headwise.study.records import file_label
 from headwise.study.step import Build
@@ -82,13 +82,12 @@ def ray_executor(
             runtime_env={"env_vars": worker_env},
         )
         reports = folder.absolute() / ".work" / "progress"
-        with progress.bars() as bars:
-            setup = WorkerSetup(make_work, threads, str(Path.cwd()), reports)
-            executor = RayExecutor(ray, ray.put(setup), task, reports, slots, progress, bars)
-            try:
-                yield executor
-            finally:
-                executor.stop()
+        setup = WorkerSetup(make_work, threads, str(Path.cwd()), reports)
+        executor = RayExecutor(ray, ray.put(setup), task, reports, slots, progress)
+        try:
+            yield executor
+        finally:
+            executor.stop()
 
 
 @contextmanager
@@ -267,11 +266,12 @@ class FileProgress(Progress):
 
 @dataclass
 class Running:
-    """A build at a worker. report: the file that its worker writes. heading: empty once it is shown. row: its bar."""
+    """A build at a worker. end: the share of the study that is done with it. report: the file that its worker writes. row:
+    its bar; None while nothing is made in it."""
 
-    name: str
+    build: Build
+    end: float
     report: Path
-    heading: str
     started: float
     bytes_read: int = 0
     row: TaskID | None = None
@@ -279,7 +279,7 @@ class Running:
 
 @dataclass
 class RayExecutor:
-    """Builds as Ray tasks, `slots` at once, with a bar for each that runs."""
+    """Builds as Ray tasks, `slots` at once, with a bar for each that runs below that of the study."""
 
     ray: Any
     setup: Any
@@ -287,13 +287,17 @@ class RayExecutor:
     reports: Path
     slots: int
     progress: Progress
-    bars: Any
     running: dict[Any, Running] = field(default_factory=dict)  # by Ray's reference
 
-    def start(self, build: Build, heading: str) -> None:
+    @property
+    def bars(self) -> Bars:
+        assert self.progress.live is not None  # the study's
+        return self.progress.live
+
+    def start(self, build: Build, start: float, end: float) -> None:
         report = report_file(self.reports, build)
         report.unlink(missing_ok=True)  # of a study that was killed
-        running = Running(build.name, report, heading, time.monotonic())
+        running = Running(build, end, report, time.monotonic())
         self.running[self.task.remote(self.setup, build)] = running
 
     def wait(self) -> BuildResult:
@@ -315,12 +319,13 @@ class RayExecutor:
             trace = str(reason).strip()
             first_line = (trace or type(reason).__name__).splitlines()[0]
             error = HeadwiseError(f"Ray could not run it: {first_line}")
-        if ended.row is not None:
-            self.bars.remove_task(ended.row)
-        made = not ended.heading
-        if made and error is None:
-            self.progress.say(f"  {ended.name}: {about(time.monotonic() - ended.started)}")
-        return BuildResult(ended.name, error, trace, made)
+        self.progress(ended.end, "")
+        if ended.row is None:
+            return BuildResult(ended.build.name, error, trace, made=False)
+        self.bars.remove_task(ended.row)
+        if self.bars.in_lines and error is None:
+            self.progress.say(f"  {ended.build.words}: {about(time.monotonic() - ended.started)}")
+        return BuildResult(ended.build.name, error, trace)
 
     def poll(self, running: Running) -> None:
         """Show what a build's worker reported since the last time."""
@@ -332,16 +337,11 @@ class RayExecutor:
         lines = text[: text.rfind("\n") + 1]  # the last one may still be written
         running.bytes_read += len(lines.encode())
         for event, value in map(json.loads, lines.splitlines()):
-            if running.heading:
-                self.progress.say(running.heading)
-                running.heading = ""
+            if running.row is None:
+                running.row = self.bars.add_task(running.build.words, total=1.0, note="")
             if event == "say":
-                self.progress.say(f"  {running.name}: {value.strip()}")
-            elif event == "task":
-                if running.row is not None:
-                    self.bars.remove_task(running.row)
-                running.row = self.bars.add_task(value, total=1.0, note="")
-            elif running.row is not None:
+                self.progress.say(f"  {running.build.words}: {value.strip()}")
+            elif event == "share":
                 self.bars.update(running.row, completed=value[0], note=value[1])
 
     def stop(self) -> None:

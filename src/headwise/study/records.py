@@ -3,7 +3,7 @@
 `.steps/NAME.json` records a finished step: its key, the keys it depended on, its seconds, its outputs with size and
 SHA-256 of every file, its result. Outputs are written into a work folder, moved to their places when all are complete,
 and only then recorded. A step whose record or files are damaged is not done. `.work/NAME-KEY/` holds unfinished work: a
-killed step continues there. Of several processes all do a step; only the main one writes.
+killed step continues there. With several processes, all do a step and only the main one writes.
 """
 
 from __future__ import annotations

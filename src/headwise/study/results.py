@@ -83,7 +83,7 @@ class Tables:
         self.run = run
         self.schedule = schedule
         self.plan = run.plan
-        self.variants = schedule.variants()
+        self.variants = schedule.find_variants()
         self.steps = {step.name: step for step in schedule.steps()}
 
     def result(self, name: str) -> Result:
@@ -112,7 +112,7 @@ class Tables:
         return list(dict.fromkeys(kinds))
 
     def pruning(self) -> pd.DataFrame:
-        """One row a variant and measure; only variants that were evaluated."""
+        """One row per variant and measure; only variants that were evaluated."""
         rows = []
         for variant in (FULL, *self.variants):
             if not self.result(f"evaluate/dev/{variant.name}"):
@@ -328,7 +328,7 @@ def write_grid(plan: Plan, out: Path) -> None:
     listed = []
     measured = []
     for folder, own in plan.runs.items():
-        data = folder.partition("/")[0] if plan.pairs else ""
+        data = folder.partition("/")[0] if plan.languages else ""
         listed.append({"folder": folder, "data": data, "seed": own.seed})
         path = below(out, folder)
         if (path / "pruning.csv").exists():

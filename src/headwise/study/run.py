@@ -35,7 +35,7 @@ from headwise.training.trainer import bfloat16
 
 @dataclass(frozen=True)
 class InMemory:
-    """A model and texts that a run is given as they are, where its plan only names them."""
+    """A loaded model and texts, which a run takes instead of the names in its plan."""
 
     model: Model
     texts: Mapping[Split, AnyText]
@@ -45,7 +45,7 @@ class Run:
     """What steps work with: the plan, the folder, the texts, the full model.
 
     name: of the run in its study, a path; "." for a study of one. cache: where memory-mapped texts are; by default in
-    the run folder. memory: what is not read from files.
+    the run folder. memory: a model and texts that are not read from files.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Run:
         self.memory = memory
         self.texts: dict[Split, AnyText] = dict(memory.texts) if memory else {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
+        self.counts: dict[Split, int] = {}  # sentences of the texts, as far as `count` was asked
         self.outline = False  # whether texts are only for an estimate
         self.last_pruned: tuple[Any, Model | None] = ((), None)
 
@@ -88,7 +89,7 @@ class Run:
 
     # Steps
 
-    def build(self, step: Step) -> Build:
+    def build_of(self, step: Step) -> Build:
         return Build(step, self)
 
     def done(self, step: Step, with_weights: bool = False) -> bool:
@@ -96,7 +97,7 @@ class Run:
         not keep."""
         if not self.store.record(step.name):
             return False  # no key is needed, and no text for it
-        build = self.build(step)
+        build = self.build_of(step)
         return self.store.done(step.name, build.key, build.required_outputs(with_weights))
 
     def get_or_make(self, step: Step, with_weights: bool = False) -> Result:
@@ -106,7 +107,7 @@ class Run:
             raise HeadwiseError(
                 f"{step.name} must be made again, which several processes cannot do here: run one."
             )
-        build = self.build(step)
+        build = self.build_of(step)
         return self.store.get_or_make(build, build.required_outputs(with_weights))
 
     def result(self, step: Step) -> Result | None:
@@ -121,9 +122,9 @@ class Run:
 
     @property
     def number_type(self) -> str:
-        """In which numbers models train on this device: `fp32` or `bf16`, also where the plan says `auto`."""
+        """In which numbers models train on this device: `float32` or `bfloat16`, also where the plan says `auto`."""
         half = bfloat16(self.plan.training.dtype, self.device.partition(":")[0])
-        return "bf16" if half else "fp32"
+        return "bfloat16" if half else "float32"
 
     @property
     def exact(self) -> bool:
@@ -157,14 +158,16 @@ class Run:
 
     def count(self, split: Split) -> int:
         """How many sentences a split has. Does not ask for what a model must add to it, which is work."""
-        data = self.plan.data
-        if split in self.texts:
-            return len(self.texts[split])
-        if data.embedded:
-            number: int = getattr(data.embedded, split)
-            return number
-        spec = getattr(data, split)
-        return len(self.text(split) if spec is None else self.task.read(spec, cache=self.cache))
+        if split not in self.counts:
+            data = self.plan.data
+            spec = getattr(data, split)
+            if split in self.texts or (spec is None and not data.embedded):
+                self.counts[split] = len(self.text(split))
+            elif data.embedded:
+                self.counts[split] = getattr(data.embedded, split)
+            else:
+                self.counts[split] = len(self.task.read(spec, cache=self.cache))
+        return self.counts[split]
 
     def opened(self, split: Split) -> AnyText:
         data = self.plan.data
@@ -276,8 +279,8 @@ class Run:
         changes: dict[str, Any] = {}
         for field in LEFT_TO_TASK["scoring"] - scoring.model_fields_set:
             changes[field] = of_task[field]
-        if "loss" not in self.task.provides and "pairs" not in scoring.model_fields_set:
-            changes["pairs"] = 0
+        if "loss" not in self.task.provides and "interactions" not in scoring.model_fields_set:
+            changes["interactions"] = 0
         return scoring.model_copy(update=changes)
 
     def allows(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The schedule of a run: its steps, in the order in which they teach most: the encoder curve first, what is trained from
+"""The schedule of a run: its steps, the most informative first: the encoder curve at the beginning, what is trained from
 random weights last. A model is evaluated as soon as it is made, so an unfinished study is already a result.
 
 Finished steps may reveal more (the next λ of `refine`, the choice), so the executor asks again after every step.
@@ -72,23 +72,23 @@ class Schedule:
         self.refined_penalties: dict[int, list[float]] = {}
         for index, sweep in enumerate(run.plan.pruning):
             self.refined_penalties[index] = penalties_made_before(run, sweep)
-        self.known: list[Variant] = []  # the variants so far; `variants` finds them
+        self.variants_so_far: list[Variant] = []  # `find_variants` fills it
         self.chosen_size: int | None = None  # heads that a chosen model of greedy removal has left
 
     # Variants
 
-    def variants(self) -> list[Variant]:
+    def find_variants(self) -> list[Variant]:
         """Every variant that is known by now, those to be trained from random weights last."""
         # In two steps: what the choice adds is only known by the variants that it chooses among.
-        self.known = self.variants_before_choice()
-        self.known += self.variants_of_other_orders()
-        self.known.sort(key=lambda variant: variant.from_random_weights)
+        self.variants_so_far = self.variants_before_choice()
+        self.variants_so_far += self.variants_of_other_orders()
+        self.variants_so_far.sort(key=lambda variant: variant.from_random_weights)
         chosen = self.chosen()
         self.chosen_size = None
-        for variant in self.known:
+        for variant in self.variants_so_far:
             if variant.name == chosen:
                 self.chosen_size = variant.heads_left
-        return self.known
+        return self.variants_so_far
 
     def variants_of_other_orders(self) -> list[Variant]:
         """The models of other greedy orders, with as many heads as those that they are compared with.
@@ -128,7 +128,7 @@ class Schedule:
         was asked for, or else the chosen one."""
         chosen = self.chosen()
         compared = []
-        for variant in self.known:
+        for variant in self.variants_so_far:
             if variant.sweep_index != index or not self.is_candidate(variant):
                 continue
             if lost_no_head(self.run, variant):
@@ -139,7 +139,7 @@ class Schedule:
 
     def chosen(self) -> str | None:
         """The name of the variant that was chosen on dev; None before the choice, or where none was."""
-        # Before the choice there is no need to make up its step.
+        # Before the choice its step is not needed.
         if not self.run.store.record("choose"):
             return None
         result = self.run.result(self.choose_step()) or {}
@@ -183,9 +183,11 @@ class Schedule:
         while len(refined_penalties) < sweep.refine:
             tried = [*sweep.penalty, *refined_penalties]
             models = own_models(sweep, index, None, refined_penalties)
-            measured = self.measured([model for model in models if model.penalty is not None])
+            results = self.heads_and_quality(
+                [model for model in models if model.penalty is not None]
+            )
             by_penalty = {}
-            for model, heads_and_quality in measured.items():
+            for model, heads_and_quality in results.items():
                 assert model.penalty is not None
                 by_penalty[model.penalty] = heads_and_quality
             next_penalty = penalty_at_steepest_change(by_penalty, tried)
@@ -204,16 +206,16 @@ class Schedule:
             return []
         total = heads.only(sweep.kinds).total
         models: list[Variant] = []
-        steps = own_models(sweep, index, heads)
+        models_at_steps = own_models(sweep, index, heads)
         for ranking in rankings_of(sweep):
-            of_order = [variant for variant in steps if variant.ranking == ranking]
+            of_order = [variant for variant in models_at_steps if variant.ranking == ranking]
             is_ranked = self.run.done(RankHeads(index, ranking))
             while is_ranked and ranking.score != "random":
-                measured = self.measured(of_order)
-                if not measured:
+                results = self.heads_and_quality(of_order)
+                if not results:
                     break
                 lost = {0: 0.0}
-                for variant, (_, quality) in measured.items():
+                for variant, (_, quality) in results.items():
                     assert variant.heads_left is not None
                     lost[total - variant.heads_left] = -quality
                 removed = next_size(lost, read_order(self.run, ranking), limit)
@@ -225,9 +227,9 @@ class Schedule:
             models += [variant for variant in of_order if variant.between_steps]
         return models
 
-    def measured(self, variants: Sequence[Variant]) -> dict[Variant, tuple[int, float]]:
+    def heads_and_quality(self, variants: Sequence[Variant]) -> dict[Variant, tuple[int, float]]:
         """How many heads variants keep and their quality on dev; empty until all that did not fail are evaluated."""
-        measured = {}
+        results = {}
         for variant in variants:
             if self.has_failed(variant):
                 continue
@@ -235,8 +237,8 @@ class Schedule:
             record = self.run.store.record(f"evaluate/dev/{variant.name}")
             if not record or self.run.result(prune_step(variant)) is None:
                 return {}
-            measured[variant] = (len(self.run.mask(variant)), gain(self.run, record["result"]))
-        return measured
+            results[variant] = (len(self.run.mask(variant)), gain(self.run, record["result"]))
+        return results
 
     def refine_shortfall_notes(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""
@@ -249,7 +251,7 @@ class Schedule:
                 sweep_suffix = f" ({sweep.name})" if sweep.name else ""
                 lines.append(
                     f"refine = {sweep.refine} was asked for{sweep_suffix}, and {count} λ filled in: no other two neighbours "
-                    "keep more than one head apart, or their middle was tried."
+                    "differ by more than one head, or the λ between them was tried."
                 )
         return lines
 
@@ -287,7 +289,7 @@ class Schedule:
             if scoring.untrained:
                 yield ScoreUntrained()
             yield Score()
-            if scoring.pairs:
+            if scoring.interactions:
                 yield MeasureInteractions()
             if scoring.judge and "ablation.zero" in scoring.measures:
                 yield Judge()
@@ -295,7 +297,7 @@ class Schedule:
             yield FindRoles()
         if run.plan.roles.words:
             yield FindWords()
-        variants = self.variants()
+        variants = self.find_variants()
         yield from self.measuring_steps(FULL)
         for variant in variants:
             if variant.ranking:
@@ -328,7 +330,7 @@ class Schedule:
 
         others = []
         for name in comparison_names(self.run.plan.pruning, variant).values():
-            others += [other for other in self.known if other.name == name]
+            others += [other for other in self.variants_so_far if other.name == name]
         if split == "test":
             others = [other for other in others if self.is_tested(other)]
 
@@ -348,7 +350,7 @@ class Schedule:
         if variant.ranking is None or variant.between_steps:
             return (variant,)
         together = []
-        for other in self.known:
+        for other in self.variants_so_far:
             if other.ranking != variant.ranking or other.between_steps:
                 continue
             if split == "test" and not self.is_tested(other):
@@ -365,13 +367,13 @@ class Schedule:
     def last_steps(self) -> Iterator[Step]:
         """The choice on dev, then the test text and speed."""
         run = self.run
-        not_failed = [variant for variant in self.known if not self.has_failed(variant)]
+        not_failed = [variant for variant in self.variants_so_far if not self.has_failed(variant)]
         not_failed = [FULL, *not_failed]
         yield self.choose_step()
         yield from self.order_comparisons("dev")
 
         chosen = self.chosen()
-        for variant in self.known:
+        for variant in self.variants_so_far:
             if variant.name == chosen and not prune_step(variant).saves_weights(run):
                 yield SaveChosen(variant)
         if run.plan.data.has_test:
@@ -385,7 +387,7 @@ class Schedule:
     def choose_step(self) -> Choose:
         """The choice among the candidates that did not fail."""
         candidates = []
-        for variant in self.known:
+        for variant in self.variants_so_far:
             if self.is_candidate(variant) and not self.has_failed(variant):
                 candidates.append(self.evaluation_step(variant, "dev"))
         return Choose(tuple(candidates))
@@ -396,7 +398,7 @@ class Schedule:
             if not isinstance(sweep, GreedySweep):
                 continue
             greedy = []
-            for variant in self.known:
+            for variant in self.variants_so_far:
                 is_own = variant.sweep_index == index and variant.ranking is not None
                 if is_own and not self.has_failed(variant):
                     greedy.append(variant)

@@ -9,6 +9,7 @@ nearly every key is known before anything is made. The store keeps what was made
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Step(ABC):
     in a run. distributed: all processes of a run make it together; any other step is made by the
     main process alone. exclusive: nothing else may run at the same time (timings). reproducible:
     when it is made again from the same inputs, its model must be the same, or its outputs where it
-    has no model. reveals: its result may add steps to the schedule, which is asked again after it. writes: the
+    has no model. may_add_steps: its result may add steps to the schedule, which is asked again after it. writes: the
     files and folders that it writes, relative to the run folder, with fields as in name_format.
 
     Three attributes say when a study makes the step. after_everything_else: every run makes it at
@@ -49,7 +50,7 @@ class Step(ABC):
     distributed: ClassVar[bool] = False
     exclusive: ClassVar[bool] = False
     reproducible: ClassVar[bool] = False
-    reveals: ClassVar[bool] = False
+    may_add_steps: ClassVar[bool] = False
     late_in_other_runs: ClassVar[bool] = False
     writes: ClassVar[Sequence[str]] = ()
 
@@ -65,6 +66,17 @@ class Step(ABC):
     @cached_property
     def name(self) -> str:
         return self.name_format.format(self)
+
+    @property
+    def words(self) -> str:
+        """What it does, for people: the words of its class, and what of."""
+        words = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
+        match self.name.split("/"):
+            case [_, of]:
+                return f"{words}: {of}"
+            case [_, split, of]:
+                return f"{words}: {of} on {split}"
+        return words
 
     @property
     def variant_or_none(self) -> Variant | None:
@@ -134,12 +146,17 @@ class Build:
         return f"{self.run.prefix}{self.step.name}"
 
     @property
+    def words(self) -> str:
+        """What it does, for people."""
+        return f"{self.run.prefix}{self.step.words}"
+
+    @property
     def exclusive(self) -> bool:
         return self.step.exclusive
 
     @property
-    def reveals(self) -> bool:
-        return self.step.reveals
+    def may_add_steps(self) -> bool:
+        return self.step.may_add_steps
 
     @property
     def key(self) -> str:
@@ -149,7 +166,7 @@ class Build:
         if self.step not in keys:
             parent_keys = []
             for step in self.step.dependencies(self.run):
-                parent_keys.append(self.run.build(step).key)
+                parent_keys.append(self.run.build_of(step).key)
 
             # The name, not the class, goes in: it says which step of the class this is, and a class
             # that gets another name keeps its results. `digest` hashes JSON, so inputs must be
@@ -163,7 +180,7 @@ class Build:
         """The names of the steps whose results go in, by their keys."""
         names: dict[str, str] = {}
         for step in self.step.dependencies(self.run):
-            names[self.run.build(step).key] = step.name
+            names[self.run.build_of(step).key] = step.name
         return names
 
     @property

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -65,7 +64,7 @@ class Study:
         self.given = lru_cache(first.load_given)  # for a look before any work
 
     def __call__(self, build: Build) -> None:
-        """Make one build. Of several processes the main one alone makes what is not shared."""
+        """Make one build. With several processes, the main one alone makes what is not shared."""
         run = self.runs[build.run.name]
         if build.step.distributed:
             run.get_or_make(build.step)
@@ -151,7 +150,7 @@ def run_study(
     only: stop after this stage (one of STAGES). report: called at the end with the folder. workers: "ray" shares the
     steps out to Ray's workers; threads: of every step. memory: a model and texts that are not read from files.
 
-    Of several processes (started by `torchrun` or `accelerate launch`) all train, score and prune; the main one does the
+    With several processes (started by `torchrun` or `accelerate launch`) all train, score and prune; the main one does the
     rest. A step that fails does not stop the others; at the end HeadwiseError says what failed. Raises HeadwiseError for
     a folder that another plan was run in.
     """
@@ -189,10 +188,13 @@ def run_study(
         # Steps load the copy in model/: two of a large model may not fit in memory.
         study.given.cache_clear()
         list_builds = partial(study.builds, stages)
-        with open_executor(workers, study, threads or 1, device) as executor:
-            outcome = run_builds(list_builds, executor, progress, study.after_build, forwards_of)
-        if main:
-            finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
+        with progress.bar(plan.name):
+            with open_executor(workers, study, threads or 1, device) as executor:
+                outcome = run_builds(
+                    list_builds, executor, progress, study.after_build, forwards_of
+                )
+            if main:
+                finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
     return out
 
@@ -264,14 +266,14 @@ def write_reports(study: Study, report: ReportWriter) -> None:
         folders.append(study.out)
     if not folders:
         return
-    with study.progress.bar("report"):
+    with study.progress.step("report", 1.0, 1.0), study.progress.bar("report"):
         for folder in folders:
             report(folder)
 
 
 def keep_only_chosen(run: Run, schedule: Schedule) -> None:
     """Remove the weights of pruned models but the chosen one's, which are made again where they are gone."""
-    variants = schedule.variants()
+    variants = schedule.find_variants()
     chosen = run.store.record("choose")["result"]["chosen"]
     for variant in variants:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
@@ -283,8 +285,8 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
 def dry_run(
     plan: Plan, out: str | Path, device: str = "cpu", *, every_step: bool = True
 ) -> list[str]:
-    """The builds of a plan in lines: what is done, what the rest waits for, and about how long it takes, as far as it is
-    known by now. every_step: else only the models that it makes."""
+    """The builds of a plan in lines: what is done and what is to do, and about how long it takes, as far as it is known
+    by now. every_step: else only the models that it makes."""
     refuse_others(plan, Path(out))
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
@@ -302,20 +304,16 @@ def dry_run(
                 run.expected_heads = given.heads
         builds = study.builds()
         forwards = sum(forwards_of(build) for build in builds if not build.was_done)
-        lines = [*left_by_stage(study, builds), *lines]
+        lines = [*unknown_yet(study), *lines]
         if forwards:
             seconds = forwards * sentence_seconds(runs[0], given)
             lines.append(f"This takes about {about(seconds)} on this machine.")
     return [*(plan_lines(builds) if every_step else model_lines(builds)), *lines]
 
 
-def left_by_stage(study: Study, builds: Sequence[Build]) -> list[str]:
-    """What is left to do, in one line: `left: prune 12, evaluate 12`; and what is not known yet."""
-    left = Counter(build.step.name.partition("/")[0] for build in builds if not build.was_done)
+def unknown_yet(study: Study) -> list[str]:
+    """What is not known before there are results."""
     lines = []
-    if left:
-        lines.append(f"left: {', '.join(f'{stage} {count}' for stage, count in left.items())}")
-
     unknown = 0
     models = 0
     for name, run in study.runs.items():

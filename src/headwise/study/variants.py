@@ -71,7 +71,7 @@ FULL = Variant("full", -1, "none")
 def rankings_of(sweep: GreedySweep, scores: Sequence[str] | None = None) -> list[Ranking]:
     """The orders by some scores, or by the sweep's own: one of each, of random ones as many as the sweep says."""
     rankings: list[Ranking] = []
-    for score in sweep.score if scores is None else scores:
+    for score in sweep.measure if scores is None else scores:
         if score != "random":
             rankings.append(Ranking(sweep.titled(f"greedy-{score}"), score))
             continue
@@ -143,7 +143,7 @@ def models_for_comparison(
     sweep: GreedySweep, index: int, scores: Sequence[str], counts: Sequence[int]
 ) -> list[Variant]:
     """The models that orders by other scores leave. counts: of the heads that they keep."""
-    others = [score for score in scores if score not in sweep.score]
+    others = [score for score in scores if score not in sweep.measure]
     variants: list[Variant] = []
     for ranking in rankings_of(sweep, others):
         variants += models_of_order(sweep, index, ranking, counts, only_for_comparison=True)

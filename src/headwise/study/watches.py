@@ -8,7 +8,7 @@ from typing import Any
 
 from headwise.answers import Answers
 from headwise.decoding.bleu import TRANSLATION_LENGTH
-from headwise.pruning.fine_tuning import likely_causes
+from headwise.pruning.harm import likely_causes
 from headwise.pruning.measured import FINE_TUNED
 from headwise.qualities import AGREEMENT
 from headwise.study.model_steps import model_step

@@ -22,7 +22,7 @@ from headwise.training.token_batches import Encoded, TrainingData, batches
 
 SAMPLE = 200  # pairs, or a few more, that show whether targets are the model's own translations
 BATCH_TOKENS = 2520
-# Of the loss on references: own translations of Firefox's models have 0.05 times it, texts of another field 0.6 times.
+# Share of the loss on references: own translations of Firefox's models have 0.05 times it, texts of another field 0.6 times.
 OWN = 0.25
 
 
@@ -76,7 +76,7 @@ class Translation(Task):
         return dev
 
     def loss_on(self, text: ParallelText) -> float:
-        """The loss of the model on a sample of pairs, in nats a token."""
+        """The loss of the model on a sample of pairs, in nats per token."""
         sample = text.take(range(0, len(text), max(1, len(text) // SAMPLE)))
         data = self.training_data(sample, BATCH_TOKENS)
         with loss_forward(self.hf):

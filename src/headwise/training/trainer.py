@@ -212,7 +212,7 @@ def in_float32(model: nn.Module) -> Iterator[None]:
     finally:
         for tensor, dtype in half.items():
             tensor.data = tensor.data.to(dtype)
-            # Of another type than the weight now.
+            # It has another type than the weight now.
             tensor.grad = None
 
 
@@ -468,9 +468,9 @@ def converge(
 
 
 def bfloat16(dtype: str, device: str) -> bool:
-    """Whether to compute in bfloat16: `bf16`, or `auto` on a processor with native bfloat16 products."""
+    """Whether to compute in bfloat16: `bfloat16`, or `auto` on a processor with native bfloat16 products."""
     if dtype != "auto":
-        return dtype == "bf16"
+        return dtype == "bfloat16"
     # A CPU without these instructions emulates bfloat16, far slower than float32.
     if device == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())

@@ -41,7 +41,7 @@ ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE
 @dataclass
 class Relevance:
     """Sums by measure name, and where the relevance went, as shares of the start. Where it started at some positions
-    only, balance has their share as `positions`, too."""
+    only, balance also has their share as `positions`."""
 
     sums: dict[str, SentenceSums]
     balance: dict[str, float]
@@ -67,8 +67,8 @@ def relevance(
 ) -> Relevance:
     """Every head's share of its layer's relevance, mean over all target positions of a text.
 
-    mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. Of a sentence
-        with more than STARTS positions so many, evenly spread, stand for all: the time grows with the square of the
+    mode: `per-step`, as in the paper: one start per target position; shares are averaged over positions. In a sentence
+        with more than STARTS positions, so many of them, evenly spread, are used: the time grows with the square of the
         sentence's length, not with the cube. `pooled`: all positions of a sentence start together, and shares are of
         the sum; faster.
     target: the logit where relevance starts: the `top` one, the `reference` token's, or the `contrast` of the top one

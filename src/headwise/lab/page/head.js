@@ -88,7 +88,7 @@ function Slider({ head, gate, setGates }) {
 
 // The large map
 
-/** A map between tokens or words, with its labels: what the export gives, too. */
+/** A map between tokens or words, with its labels; exports give the same. */
 function labelledMap(inspection, map, words) {
   const labels = labelsOf(inspection, map.kind, words);
   const values = words ? betweenWords(map, labels) : map;

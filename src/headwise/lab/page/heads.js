@@ -115,7 +115,7 @@ function Tile({ head, map, gate, picked, roles, removed, scale, value, effect, m
       ${effect !== undefined && html`<span class=${`effect ${colour(effect)}`} style=${depth(effect, most)}>${gate > 0 ? change : "\u00a0"}</span>`}
       ${names.length > 0 && html`<button type="button" class="role" tabindex="-1" aria-label=${`Evidence of the role of ${head}`}
         onClick=${() => pick(head, ".about-head")}>${breakable(names[0])}${names.length > 1 && ` +${names.length - 1}`}</button>`}
-      ${value !== undefined && value !== null && html`<span class="value">${plain(value, 2)}</span>`}
+      ${value !== undefined && value !== null && value !== -effect && html`<span class="value">${plain(value, 2)}</span>`}
     </li>`;
 }
 

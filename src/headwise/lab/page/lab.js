@@ -185,8 +185,7 @@ function Lab({ about, ask, address, root }) {
   const key = JSON.stringify(question);
 
   useEffect(() => {
-    const first = Object.values(about.sentences).flat()[0];
-    if (!text && first) change({ text: first });
+    if (!text && about.opening) change({ text: about.opening });
   }, []);
   // Before the browser can go back again: a later write would undo that step.
   useLayoutEffect(() => setSteps(address.write(state)), [state]);
@@ -280,7 +279,7 @@ function Lab({ about, ask, address, root }) {
     <main>
       ${about.recordings ? html`<${RecordingForm} state=${state} about=${about} ask=${ask} change=${change} />`
         : html`<${SentenceForm} state=${state} about=${about} change=${change} />`}
-      <${Guide} did=${did} word=${fresh && wordOfOneHead(shownEffects)} writes=${about.task !== "embedding"} compares=${Boolean(about.compare)} browserUndoes=${address.undo === null} />
+      <${Guide} did=${did} word=${fresh && off === 0 && wordOfOneHead(shownEffects)} writes=${about.task !== "embedding"} compares=${Boolean(about.compare)} browserUndoes=${address.undo === null} />
       ${lacking.length > 0 && html`<p class="error mild" role="status">Left out, because this model has no head ${lacking.join(", ")}.</p>`}
       ${answer?.source.note && html`<p class="error mild" role="status">${answer.source.note}</p>`}
       ${answer && html`<${Tokens} inspection=${answer} off=${offInAnswer} choose=${(index) => change({ position: index })} />`}
@@ -292,7 +291,7 @@ function Lab({ about, ask, address, root }) {
             <p class="error" role="alert">${inspection.error}</p>
             <div class="actions"><button type="button" onClick=${() => startInspection(question)}>Try again</button></div></section>`}
           ${answer && html`<${Output} inspection=${answer} pruned=${other} pair=${others.length === 1 ? others[0] : null} busy=${Boolean(inspection.busy || outdated)} off=${offInAnswer} terms=${about.terms}
-            most=${fresh && most} effect=${fresh?.[most]} switchOff=${(name) => { change({ head: name }); setGates([name], 0); }}
+            most=${fresh && most} effect=${fresh?.[most]} switchOff=${(name) => { pick(name); setGates([name], 0); }}
             picked=${maps.has(head) && head} showPicked=${showPicked} />`}
           ${pruned.error && html`<p class="error" role="alert">The pruned model: ${pruned.error}</p>`}
           ${answer && maps.has(head) && html`<${Head} head=${head} state=${state} inspection=${answer} maps=${maps} about=${about} scale=${scale}

@@ -39,8 +39,10 @@ export function Lines({ maps, name, scale, pick }) {
     class=${at?.side === side && at.index === index ? "at" : ""}
     style=${{ "--weight": (at && at.side !== side && strengths.get(index)) || 0 }}
     onPointerEnter=${() => setAt({ side, index })}><bdi>${short(token, 18)}</bdi></li>`;
+  // Heads run beside each other, in the order of the legend, where they join the same words.
+  const shift = (head) => 0.5 + ((heads.indexOf(head) + 0.5) / heads.length - 0.5) * 0.8;
   const line = ({ head, row, column, weight }) => html`<line key=${`${head}-${row}-${column}`} x1="0" x2="100"
-    y1=${row + 0.5} y2=${column + 0.5} style=${{ stroke: colourOf(head), "--weight": weight }} />`;
+    y1=${row + shift(head)} y2=${column + shift(head)} style=${{ stroke: colourOf(head), "--weight": weight }} />`;
   const legend = (head) => html`<li key=${head}><button type="button" class="quiet" style=${{ "--colour": colourOf(head) }}
     onPointerEnter=${() => setOnly(head)} onPointerLeave=${() => setOnly(null)} onFocus=${() => setOnly(head)}
     onBlur=${() => setOnly(null)} onClick=${() => pick(head)}>head ${head.split("/")[2]}</button></li>`;
@@ -48,7 +50,7 @@ export function Lines({ maps, name, scale, pick }) {
     <figure class="lines" ref=${figure}>
       ${heads.length > 1 && html`<ul class="legend">${heads.map(legend)}</ul>`}
       <div class="columns" tabindex="0" role="img" aria-label=${`Attention of ${name} as lines; the arrow keys read it word by word`}
-        style=${{ "--rows": Math.max(from.length, to.length) }} onKeyDown=${keyDown} onPointerLeave=${() => setAt(null)} onBlur=${() => setAt(null)}>
+        style=${{ "--rows": Math.max(from.length, to.length), "--lines": heads.length }} onKeyDown=${keyDown} onPointerLeave=${() => setAt(null)} onBlur=${() => setAt(null)}>
         <ol class="from">${from.map(word("from"))}</ol>
         <svg viewBox=${`0 0 100 ${Math.max(from.length, to.length)}`} preserveAspectRatio="none" aria-hidden="true">${lines.map(line)}</svg>
         <ol class="to">${to.map(word("to"))}</ol>

@@ -103,7 +103,7 @@ export function scaleOf(element, name = "--heatmap") {
   return table;
 }
 
-/** Draw a map on a canvas, a pixel a number; the page makes pixels large. Of faint maps the square root is drawn. */
+/** Draw a map on a canvas, a pixel a number; the page makes pixels large. Faint maps are drawn by their square root. */
 export function draw(canvas, map, scale) {
   canvas.width = map.columns;
   canvas.height = map.rows;
