@@ -259,7 +259,7 @@ class TestCommands:
             GPT2LMHeadModel(GPT2) if kind == "decoder-self" else BertForMaskedLM(BERT)
         )
         status, out, err = call(
-            "score", given, "--text", place / "dev.fr", "--out", tmp_path / "out", "--judge"
+            "score", given, "--text", place / "train.fr", "--out", tmp_path / "out", "--judge"
         )
         assert status == 0 and out == f"{tmp_path}/out/heads.csv\n"
         status, _, said = call(*following(err), "--out", tmp_path / "next")
@@ -588,7 +588,7 @@ class TestPruning:
     def test_controls(self, call: Call, refused: Refused, texts: list[str], model: str) -> None:
         words = ["prune", model, *texts, "--keep", "2", "--dry-run"]
         status, out, _ = call(*words, "--control", "random", "--control", "fine-tuned")
-        assert status == 0 and "3 models: keep-2, keep-2.random, fine-tuned" in out
+        assert status == 0 and "3 models: fine-tuned, keep-2, keep-2.random" in out
         # Steps have names that only plans explain.
         assert "evaluate/" not in out and len(out.splitlines()) < 8
         _, out, _ = call("prune", model, *texts, "--keep", "50%", "--dry-run")

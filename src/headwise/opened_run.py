@@ -76,9 +76,9 @@ class Run:
 
     @cached_property
     def models(self) -> pd.DataFrame:
-        """A row a model, controls too: model (its name for `model`), heads that are left of the kinds that were pruned,
-        what models are compared by (such as bleu) on the reported text, its change from the full model, and low and high,
-        the 95 % interval of the change."""
+        """A row a model, controls too: model (its name for `model`), heads (those left of the kinds that were pruned),
+        what models are compared by on the reported text, under its name such as bleu, its change from the full model (of
+        perplexity in %), and low and high, the change's 95 % interval by a paired bootstrap (docs/methods/bleu.md)."""
         quality = self.found.quality.name
         rows = []
         for model in ordered(self.found.models):

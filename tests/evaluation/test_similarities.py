@@ -183,7 +183,7 @@ def folder_of_sentence_transformers(
     [
         ({"pooling_mode": "weightedmean"}, "Normalize", "pools its states by 'weightedmean'"),
         ({"pooling_mode_mean_tokens": True}, "Dense", "with a module Dense, which headwise does"),
-        ([1], "Normalize", "cannot be read"),
+        ([1], "Normalize", "should hold one JSON object"),
     ],
     ids=str,
 )

@@ -28,6 +28,7 @@ from headwise.report.model_card import origin_rows
 from headwise.report.run_folder import read_run
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
+from headwise.study.run import Run
 from headwise.study.study import Study, dry_run, thread_count
 from own_process import Running, headwise
 from study.studies import (
@@ -501,30 +502,27 @@ class TestChoice:
         again(plan_of(tiny, choice={"max_drop": "any"}), copied)
         assert facts(copied)["max_drop"] is None and facts(copied)["chosen"] == "lambda-1"
 
-    def test_test_text_is_opened_after_the_choice(
+    def test_test_text_is_read_after_the_choice(
         self, copied: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Before it, its sentences are only counted."""
         order: list[str] = []
         texts = {}
         for split, count in (("train", 300), ("dev", 40), ("test", 40)):
             texts[split] = [str(path) for path in write_parallel(tmp_path, split, count)]  # type: ignore[arg-type]
-        opened, real = Path.open, evaluation_steps.choose_smallest
+        text, real = Run.text, evaluation_steps.choose_smallest
 
-        def noted(self: Path, *args: Any, **kwargs: Any) -> Any:
-            order.extend([self.name] if self.parent == tmp_path else [])
-            return opened(self, *args, **kwargs)
+        def noted(self: Run, split: Any) -> Any:
+            order.append(split)
+            return text(self, split)
 
-        monkeypatch.setattr(Path, "open", noted)
+        monkeypatch.setattr(Run, "text", noted)
         monkeypatch.setattr(
             evaluation_steps, "choose_smallest", lambda *a: order.append("choose") or real(*a)
         )
         notes = again(plan_of(given(tiny, copied, tmp_path), data=texts), tmp_path / "out")
-        choices = [place for place, what in enumerate(order) if what == "choose"]
-        assert order.index("test.en") > choices[0] > order.index("dev.en")
+        assert order.index("test") > order.index("choose") > order.index("dev")
         after = notes.made[notes.made.index("choose") + 1 :]
-        assert "choose" not in order[order.index("test.en") :] or after, (
-            "what follows only repeats the choice"
-        )
         assert {step.split("/")[0] for step in after} == {"translate", "evaluate", "speed"}
         assert not any("/dev/" in step for step in after)
 

@@ -74,7 +74,8 @@ def show_quality(console: Console, quality: Quality) -> None:
             title = ""
     console.print(Padding(shown, (0, 0, 0, 2)))
     for made, rows in table[table["made"] != ""].groupby("made", sort=False):
-        write(console, f"  {', '.join(rows['measure'].unique())}: {made}", "dim")
+        names = ", ".join(rows["measure"].unique()).replace("_", " ")
+        write(console, f"  {names}: {made}", "dim")
 
 
 def valued(measure: str, reference: str, number: Number) -> Text:

@@ -100,9 +100,11 @@ class Work:
 
 
 def show_result(console: Console, result: Result) -> None:
-    """Print the lines of a result and the pictures of its heads."""
+    """Print the lines of a result, the pictures of its heads, and the notes."""
     from headwise.cli.terminal import show_heads
 
     for line in result.lines():
         write(console, line)
     show_heads(console, result.grids(), result.CAPTION)
+    for note in result.notes():
+        write(console, f"  {note}")

@@ -118,7 +118,7 @@ class Roles(Result):
         return [*self.warnings, *self.absent]
 
     def lines(self) -> list[str]:
-        """The labels of the heads, then what readers of the numbers should know, and what no head does."""
+        """The labels of the heads."""
         lines = []
         without = self.labels["label"] == NO_ROLE
         if not without.all():
@@ -130,7 +130,7 @@ class Roles(Result):
             lines.append(f"  {head_of(row)}{attention}: {row['label']}")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
-        return [*lines, *(f"  {line}" for line in self.notes())]
+        return lines
 
     def grids(self) -> list[HeadGrid]:
         return [self.plot()]
