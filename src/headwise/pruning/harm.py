@@ -21,6 +21,7 @@ from headwise.training.trainer import TrainingRun, dev_losses
 SOON = 40.0
 WORSE = 1.01  # times the dev loss before: less may be another type of numbers
 OPEN = 0.9  # of the gates: below, heads that are open again no longer suit the weights
+EVERY = 10  # updates between two questions to gates
 SHORTER = 2 / 3  # of the length of dev sentences: below, those of training are called shorter
 
 
@@ -50,10 +51,14 @@ class HarmWatch(TrainerCallback):
         self.has_said = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        closing = self.gates is not None and self.gates.share_open() < OPEN
         if self.has_said or self.due == math.inf:
             return
-        if not closing and time.monotonic() - self.begun < self.due:
+        is_due = time.monotonic() - self.begun >= self.due
+        # Not in every update, because a GPU waits for it.
+        closing = False
+        if self.gates is not None and (is_due or state.global_step % EVERY == 0):
+            closing = self.gates.share_open() < OPEN
+        if not (is_due or closing):
             return
         self.look(state, self.loss())
         # With the time that the look took, so that looking never takes most of it.
