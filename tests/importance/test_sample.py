@@ -10,10 +10,13 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.importance import sample
+from headwise.importance import ablation, sample
 from headwise.importance.ablation import ablate
+from headwise.importance.control_variate import controlled
+from headwise.importance.gradient import gradients
 from headwise.importance.sample import duration_seconds
 from headwise.importance.scores import Scores
+from headwise.importance.sums import SentenceSums
 from headwise.progress import silent
 from headwise.tasks.batches import Shuffled
 from tasks.askers import asker, lines, pairs
@@ -73,7 +76,8 @@ def test_a_sample_of_all_sentences_is_the_whole_text(monkeypatch: pytest.MonkeyP
 
 
 def test_it_ends_when_ranks_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The values are those of the sentences that were read, the same for the same seed."""
+    """The values are those of the sentences that were read beside the first orders of more, the same for the same
+    seed."""
     monkeypatch.setattr(sample, "SETTLED", -1.0)
     model, text = asker("llama"), lines(60)
     scores = hw.score(model, text, ["ablation.zero"], time="1h", seed=3)
@@ -81,18 +85,57 @@ def test_it_ends_when_ranks_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["ended"] == "ranks settled" and facts["limit"] == 3600
     assert 10 <= facts["sentences"] < 30
 
-    shuffled = Shuffled(model.task.batches(text), 3, 24, silent)
-    rows: list[int] = []
-    for batch in shuffled:
-        if len(rows) < facts["sentences"]:
-            rows += batch["rows"].tolist()
-    assert len(rows) == facts["sentences"]
-    of_rows = model.task.batches(text.take(sorted(rows)))
-    sums = ablate(model.hf, model.discovery, of_rows, ["ablation.zero"])["ablation.zero"]
-    expected = np.array([row["value"] for row in sums.rows("ablation.zero")])
+    order: list[int] = []
+    for batch in Shuffled(model.task.batches(text), 3, 24, silent):
+        order += batch["rows"].tolist()
+    assert facts["sentences"] < facts["gradients"] < 60
+
+    whole = model.task.batches(text)
+    by_row = np.argsort(np.concatenate([batch["rows"].numpy() for batch in whole]))
+
+    def read(sums: SentenceSums, name: str) -> SentenceSums:
+        return sums.some(by_row[order[: facts[name]]])
+
+    effects = ablate(model.hf, model.discovery, whole, ["ablation.zero"])["ablation.zero"]
+    few = read(effects, "sentences")
+    slopes = read(gradients(model.hf, model.discovery, whole)["attribution.zero"], "gradients")
+    tried = SentenceSums(model.heads)
+    for site in model.heads.sites:
+        counts = few.whole(site)[1]
+        tried.take(site, np.repeat(counts[:, None], model.heads.count(site), 1), counts)
+    made = controlled(few, tried, slopes)
+    expected = np.array([row["value"] for row in made.rows("ablation.zero")])
     np.testing.assert_allclose(ablation_of(scores), expected, rtol=1e-4, atol=1e-6)
     again = hw.score(model, text, ["ablation.zero"], time="1h", seed=3)
     assert torch.equal(ablation_of(again), ablation_of(scores))
+
+
+def test_without_gradients_a_sample_is_as_good_as_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where no gradient passes through the model, and where it says nothing."""
+    monkeypatch.setattr(sample, "SETTLED", -1.0)
+    model, text = asker("llama"), lines(60)
+
+    def none(*given: object, **named: object) -> Any:
+        raise RuntimeError("no derivative")
+
+    monkeypatch.setattr(ablation, "to_first_order", none)
+    scores = hw.score(model, text, ["ablation.zero"], time="1h", seed=3)
+    assert facts_of(scores)["gradients"] == 0 and facts_of(scores)["gain"] == 1
+
+    def noise(batch: Any, *given: object, **named: object) -> Any:
+        drawn = np.random.default_rng(len(batch.losses))
+        counts = {site: model.heads.count(site) for site in model.heads.sites}
+        return {
+            site: torch.tensor(drawn.normal(size=(len(batch.losses), count)))
+            for site, count in counts.items()
+        }
+
+    monkeypatch.setattr(sample, "SETTLED", 2.0)
+    monkeypatch.setattr(ablation, "to_first_order", noise)
+    scores = hw.score(model, text, ["ablation.zero"], time="1h", seed=3)
+    assert facts_of(scores)["gradients"] < facts_of(scores)["sentences"] == 60
 
 
 def test_it_ends_when_the_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +188,7 @@ def test_the_time_for_means_is_no_time_of_a_batch(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Shuffled, "joined", noted)
     monkeypatch.setattr(sample.time, "perf_counter", lambda: float(len(read)))
+    monkeypatch.setattr(sample, "times_ahead", lambda forwards: 0)
     monkeypatch.setattr(sample, "SETTLED", 2.0)
     scores = hw.score(asker("llama"), lines(150), ["ablation.mean"], time="40s")
     facts = scores.signature["sampled"]["ablation.mean"]

@@ -6,7 +6,7 @@ batch, and several heads share a forward (headwise.attention.reuse).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from headwise.attention import AttentionCall, Discovery, device_of, evaluating, 
 from headwise.attention.capture import refuse_other_heads
 from headwise.attention.removal import removed_heads, with_others
 from headwise.attention.reuse import (
+    ForwardRecord,
     Trial,
     clear_unless_reusable,
     recording,
@@ -28,10 +29,10 @@ from headwise.data.text import ParallelText
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Site
+from headwise.heads import Head, HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs, swapped
-from headwise.importance.gradient import refuse_unsound, sound
+from headwise.importance.gradient import refuse_unsound, sound, traced, tracing
 from headwise.importance.mean_outputs import (
     mean_outputs,
     position_means,
@@ -43,8 +44,10 @@ from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, add_all, of_documents, to_numpy
+from headwise.importance.work import work_on
 from headwise.options import Search
-from headwise.tasks.batches import Batches, Fold, reporter, unreported_batches
+from headwise.progress import unreported
+from headwise.tasks.batches import Batches, Fold, Shuffled, reporter, unreported_batches
 from headwise.tasks.objective import (
     asked_places,
     asked_tokens,
@@ -70,13 +73,37 @@ def ablation_measures(
     if batches.time_limit is None:
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
-    sample = Sample(batches, batches.time_limit, seed)
-    sums = ablate(
-        model.hf, model.discovery, sample.batches, names, sample.beginning(), sample.enough
+    found, discovery = model.hf, model.discovery
+    forwards = work_on(model, batches).of_measures(names)
+    sample = Sample(batches, model.heads, batches.time_limit, seed, forwards)
+    measured, tried, late, tried_late, first_order = (
+        empty_sums(names, discovery) for _ in range(5)
     )
+    with evaluating(found), torch.no_grad():
+        added = mean_outputs_for(names, found, discovery, sample.beginning())
+        without_forward = unrecorded(found, discovery, sample.ahead)
+        ahead = adding(first_order, without_forward, added, to_first_order)
+
+        def reading(
+            text: Shuffled, sums: Mapping[str, SentenceSums], tokens: Mapping[str, SentenceSums]
+        ) -> Iterator[None]:
+            recorded = recordings(found, discovery, text)
+            changes = partial(one_by_one, resting=sample.resting)
+            return adding(sums, recorded, added, changes, text.within, tokens, sample.resting)
+
+        for _ in reading(sample.batches, measured, tried):
+            sample.read_ahead(ahead)
+            if sample.enough(measured, tried, first_order):
+                break
+        rest = reading(sample.again, late, tried_late)
+        for _ in zip(sample.rest_of_text(), rest, strict=False):
+            pass
     for name in names:
-        sums[name] = sums[name].by_document(sample.batches.documents)
-    return Measurement(sums, samples={name: sample.facts(sums[name]) for name in names})
+        measured[name].fill(late[name])
+        tried[name].fill(tried_late[name])
+    sums = sample.controlled(measured, tried, first_order)
+    samples = {name: sample.facts(sums[name], tried[name]) for name in names}
+    return Measurement(sums, samples=samples)
 
 
 def ablate(
@@ -84,8 +111,6 @@ def ablate(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     measures: Iterable[str],
-    first: Iterable[Mapping[str, Tensor]] | None = None,
-    enough: Callable[[Mapping[str, SentenceSums]], bool] = lambda collected: False,
     receivers: Receivers | None = None,
 ) -> dict[str, SentenceSums]:
     """The change of the loss when a head's output is replaced, in nats per predicted token: above 0 for a useful head.
@@ -103,53 +128,90 @@ def ablate(
         output is replaced by that for the clean prompt.
     ablation.uniform: by its output with uniform weights on all visible keys.
 
-    first: what mean outputs are of, where that is not all batches. enough: is asked after each batch, with the sums so
-    far, whether to stop. receivers: what the change of a head may reach; by default all that follows. Evaluation mode,
-    no gradients. Raises HeadwiseError for values that are not finite.
+    receivers: what the change of a head may reach; by default all that follows. Evaluation mode, no gradients. Raises
+    HeadwiseError for values that are not finite.
     """
     measures = tuple(measures)
+    changes: Callable[..., dict[Site, Tensor]] = one_by_one
+    if receivers is not None:
+        changes = partial(along_paths, receivers=receivers)
     with evaluating(model), torch.no_grad():
-        added: dict[str, Any] = {}
-        if first is None:
-            # only the second reading reports its progress
-            first = unreported_batches(batches)
-        if "ablation.mean" in measures:
-            added["means"] = mean_outputs(model, discovery, first)
-        if "ablation.position-mean" in measures:
-            added["position_means"] = position_means(model, discovery, first)
-        collected = {name: SentenceSums(discovery.heads) for name in measures}
-        if "ablation.example" in collected:
-            collected["ablation.example"].why_empty = (
-                "it takes the output for another sentence of the batch, but each is alone in its batch; give batches of "
-                "several sentences"
-            )
-        within = reporter(batches)
-        for batch in recordings(model, discovery, batches):
-            if "ablation.counterpart" in collected:
-                added["corrupted"] = corrupted_outputs(model, discovery, batch.tensors)
-            batch = replace(batch, **added)
-            for place, (name, sums) in enumerate(collected.items()):
-                counts = batch.asked
-                if name == "ablation.example":  # a sentence alone has no other to take from
-                    itself = torch.arange(len(counts), device=counts.device)
-                    # left out, not 0: it would pull the mean down
-                    counts = counts * (batch.next_sentences != itself)
-                changed = corrupted_batch(batch) if name == RESTORED else batch
-                change = partial(ABLATIONS[name], batch=changed)
-
-                # bound now, because a closure would see the last place
-                def report(share: float, place: int = place) -> None:
-                    within((place + share) / len(collected))
-
-                if receivers is None:
-                    changes = one_by_one(changed, change, report)
-                else:
-                    changes = along_paths(changed, change, receivers, report)
-                sign = -1 if name == RESTORED else 1
-                add_all((sums, site, sign * each, counts) for site, each in changes.items())
-            if enough(collected):
-                break
+        # only the second reading reports its progress
+        added = mean_outputs_for(measures, model, discovery, unreported_batches(batches))
+        collected = empty_sums(measures, discovery)
+        recorded = recordings(model, discovery, batches)
+        for _ in adding(collected, recorded, added, changes, reporter(batches)):
+            pass
     return collected
+
+
+def mean_outputs_for(
+    measures: Iterable[str],
+    model: nn.Module,
+    discovery: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+) -> dict[str, Any]:
+    """The mean outputs over a text that some ablations replace outputs by: fields of a `RecordedBatch`."""
+    added: dict[str, Any] = {}
+    if "ablation.mean" in measures:
+        added["means"] = mean_outputs(model, discovery, batches)
+    if "ablation.position-mean" in measures:
+        added["position_means"] = position_means(model, discovery, batches)
+    return added
+
+
+def empty_sums(measures: Iterable[str], discovery: Discovery) -> dict[str, SentenceSums]:
+    """Sums of ablations, by name, before anything is measured."""
+    collected = {name: SentenceSums(discovery.heads) for name in measures}
+    if "ablation.example" in collected:
+        collected["ablation.example"].why_empty = (
+            "it takes the output for another sentence of the batch, but each is alone in its batch; give batches of "
+            "several sentences"
+        )
+    return collected
+
+
+def adding(
+    collected: Mapping[str, SentenceSums],
+    batches: Iterable[RecordedBatch],
+    added: Mapping[str, Any],
+    changes: Callable[..., dict[Site, Tensor]],
+    within: Callable[[float], None] = unreported,
+    tried: Mapping[str, SentenceSums] | None = None,
+    resting: Collection[Head] = (),
+) -> Iterator[None]:
+    """Add ablations batch by batch, each time that the next is asked for. added: mean outputs. changes: from a batch, a
+    change of one head and a report of its share to the changes of the loss, B H by site. within: gets the share of a
+    batch that is done. tried: gets the tokens that each head was tried on: all, but none of those resting."""
+    for batch in batches:
+        if "ablation.counterpart" in collected:
+            corrupted = corrupted_outputs(batch.model, batch.discovery, batch.tensors)
+            batch = replace(batch, corrupted=corrupted)
+        batch = replace(batch, **added)
+        for place, (name, sums) in enumerate(collected.items()):
+            counts = batch.asked
+            if name == "ablation.example":  # a sentence alone has no other to take from
+                itself = torch.arange(len(counts), device=counts.device)
+                # left out, not 0: it would pull the mean down
+                counts = counts * (batch.next_sentences != itself)
+            changed = corrupted_batch(batch) if name == RESTORED else batch
+            change = partial(ABLATIONS[name], batch=changed)
+
+            # bound now, because a closure would see the last place
+            def report(share: float, place: int = place) -> None:
+                within((place + share) / len(collected))
+
+            of_sites = changes(changed, change, report=report)
+            sign = -1 if name == RESTORED else 1
+            add_all((sums, site, sign * each, counts) for site, each in of_sites.items())
+            if tried is not None:
+                rows = counts.cpu().numpy()
+                for site in of_sites:
+                    awake = [
+                        Head(*site, head) not in resting for head in range(sums.heads.count(site))
+                    ]
+                    tried[name].take(site, np.outer(rows, awake), rows)
+        yield
 
 
 def removal_losses(
@@ -221,6 +283,18 @@ def recordings(
         yield batch
 
 
+def unrecorded(
+    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
+) -> Iterator[RecordedBatch]:
+    """Batches without a forward, which `to_first_order` makes itself: their losses are 0."""
+    for batch in batches:
+        tensors = on_device(model, batch)
+        asked = asked_tokens(tensors["labels"])
+        places, there = asked_places(tensors["labels"]), token_masks(tensors)
+        nothing = ForwardRecord(len(asked))
+        yield RecordedBatch(model, discovery, tensors, asked * 0.0, asked, places, there, nothing)
+
+
 def record_batch(
     model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
 ) -> RecordedBatch:
@@ -253,10 +327,13 @@ def corrupted_batch(batch: RecordedBatch) -> RecordedBatch:
 
 
 def one_by_one(
-    batch: RecordedBatch, change: Callable[..., Tensor], report: Callable[[float], None]
+    batch: RecordedBatch,
+    change: Callable[..., Tensor],
+    report: Callable[[float], None],
+    resting: Collection[Head] = (),
 ) -> dict[Site, Tensor]:
-    """By site, the change of each sentence's loss when one of its heads is changed: B H. report: gets the share of the
-    heads that is done."""
+    """By site, the change of each sentence's loss when one of its heads is changed: B H; 0 for heads that rest. report:
+    gets the share of the heads that is done."""
     trials: list[Trial] = []
     sizes = []
     sites = batch.discovery.modules
@@ -264,9 +341,32 @@ def one_by_one(
         count = batch.discovery.heads.count(site)
         sizes.append(count)
         for head in range(count):
-            trials.append({site: partial(change, head=head)})
+            rests = Head(*site, head) in resting
+            trials.append({} if rests else {site: partial(change, head=head)})
     changes = batch.losses_in(trials, report) - batch.losses
     return dict(zip(sites, changes.T.split(sizes, 1), strict=True))
+
+
+def to_first_order(
+    batch: RecordedBatch, change: Callable[..., Tensor], report: Callable[[float], None]
+) -> dict[Site, Tensor]:
+    """As `one_by_one`, to first order: by the gradient of the loss at the outputs of heads (attribution patching)."""
+    with tracing(batch.model):
+        tensors = on_device(batch.model, batch.tensors)
+        traces = traced(batch.model, batch.discovery, tensors, batch.there)
+    of_sites = {}
+    with torch.no_grad():
+        for site, (call, gradient) in traces.items():
+            columns = []
+            # half precision would lose small terms of these sums
+            wide = torch.promote_types(gradient.dtype, torch.float32)
+            for head in range(batch.discovery.heads.count(site)):
+                moved = change(call, head=head).to(wide) - call.output.to(wide)
+                columns.append((moved * gradient.to(wide)).sum((1, 2, 3)))
+            of_sites[site] = (
+                torch.stack(columns, 1) if columns else batch.losses.new_zeros(len(batch.losses), 0)
+            )
+    return of_sites
 
 
 def position_mean_ablated(call: AttentionCall, head: int, batch: RecordedBatch) -> Tensor:

@@ -14,7 +14,18 @@ RANDOM_HALVES = 100  # random halves of the sentences
 def stability(sums: SentenceSums, seed: int = 0) -> float:
     """Spearman between the values of all heads on this text and on another of the same length: of two random halves of
     its sentences, RANDOM_HALVES times, corrected for their length. Not a number for a single sentence."""
-    return for_whole_text(float(spearman(*halves(sums, sums.heads, seed)).mean()))
+    return agreement_of(*halves(sums, sums.heads, seed))
+
+
+def agreement_of(one: np.ndarray, other: np.ndarray) -> float:
+    """`stability` from the values of heads on halves of a text."""
+    return for_whole_text(float(spearman(one, other).mean()))
+
+
+def rank_errors(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """How far the rank of each head differs between halves of a text, squared and on average."""
+    errors: np.ndarray = ((rankdata(one, axis=1) - rankdata(other, axis=1)) ** 2).mean(0)
+    return errors
 
 
 def halves(sums: SentenceSums, heads: HeadMap, seed: int) -> tuple[np.ndarray, np.ndarray]:

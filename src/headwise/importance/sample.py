@@ -3,23 +3,29 @@ is spent."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from accelerate import PartialState
 
 from headwise.errors import HeadwiseError
-from headwise.importance.ranks import stability
-from headwise.importance.sums import SentenceSums
+from headwise.heads import Head, HeadMap
+from headwise.importance.control_variate import controlled, gain
+from headwise.importance.ranks import agreement_of, halves, rank_errors
+from headwise.importance.sums import MERGED_SENTENCES, SentenceSums
+from headwise.progress import silent
 from headwise.tasks.batches import Batches, Shuffled, unreported_batches
 
 SETTLED = 0.95  # rank correlation of all heads with another sample as large
 FEWEST_SAMPLED = 32  # sentences before ranks can settle
 SAMPLE_POSITIONS = 256  # positions in a batch of a sample
 MEANS = 0.25  # of the time: what a reading for mean outputs takes, at most
+FIRST_ORDER = 2.5  # forwards that a forward and a backward pass take
 TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -42,11 +48,16 @@ def duration_seconds(duration: str) -> float:
 class Sample:
     """The sentences of a text that a measure reads within some seconds, in the order in which it reads them.
 
-    batches: the whole text in random order. `enough` is asked after every batch.
+    batches: the whole text in random order. ahead: the same, for the first order of what is measured, which is read of
+    more sentences; again: the same, for heads that rested. forwards: about how many the measure takes of a sentence.
+    `enough` is asked after every batch.
     """
 
-    def __init__(self, text: Batches, seconds: float, seed: int) -> None:
+    def __init__(
+        self, text: Batches, heads: HeadMap, seconds: float, seed: int, forwards: float
+    ) -> None:
         self.text = text
+        self.heads = heads
         self.seconds = seconds
         self.seed = seed
         # the clock starts here, so that means over the text and the first batch count
@@ -55,6 +66,16 @@ class Sample:
         self.repeats = float("nan")
         self.ended = ""
         self.batches = Shuffled(text, seed, SAMPLE_POSITIONS, self.report)
+        self.ahead = Shuffled(text, seed, SAMPLE_POSITIONS, silent)
+        self.again = Shuffled(text, seed, SAMPLE_POSITIONS, silent)
+        self.times = times_ahead(forwards)
+        # what reading ahead costs, as a share of the measure, and how many times as many sentences it is worth
+        self.price = self.times * FIRST_ORDER / forwards
+        self.gain = 1.0
+        self.gradients = 0  # sentences
+        self.resting: set[Head] = set()
+        self.rested: list[set[Head]] = []  # in each batch
+        self.awake = 1.0  # the share of the sentences that a head was tried on, on average
 
     def beginning(self) -> Beginning:
         """The first batches of the sample, for mean outputs."""
@@ -69,13 +90,55 @@ class Sample:
         """Progress by the sentences that were read or by the time that is spent, whichever is further."""
         self.text.progress(max(share, min(1.0, self.taken / self.seconds)), what)
 
-    def enough(self, collected: Mapping[str, SentenceSums]) -> bool:
-        """Whether no other batch is to be read: ranks have settled, or another batch would take too long. collected:
-        what was measured so far."""
-        whole = [sums.by_document(self.batches.documents) for sums in collected.values()]
+    def read_ahead(self, first_order: Iterator[None]) -> None:
+        """Read the first order of the batch that was measured, and of others. first_order: reads a batch of `ahead` each
+        time that it is asked."""
+        read = read_sentences(self.batches)
+        # in heads that rest there is nothing to be made more precise
+        wanted = max(read, round(self.times * read * self.awake)) if self.times else 0
+        try:
+            while read_sentences(self.ahead) < min(wanted, MERGED_SENTENCES):
+                next(first_order)
+                self.gradients = read_sentences(self.ahead)
+        except StopIteration:  # the whole text was read
+            pass
+        except (HeadwiseError, RuntimeError):
+            # no gradient passes through this model, or memory is too small for it: the sample is as good without
+            self.times = 0
+
+    def controlled(
+        self,
+        measured: Mapping[str, SentenceSums],
+        tried: Mapping[str, SentenceSums],
+        first_order: Mapping[str, SentenceSums],
+    ) -> dict[str, SentenceSums]:
+        """What was measured, made more precise by its first order of more text; a unit for each document. tried: the tokens
+        that each head was tried on."""
+        documents = self.batches.documents
+        of_ahead = self.ahead.documents if self.ahead.rows else None
+        made = {}
+        for name, sums in measured.items():
+            made[name] = controlled(sums, tried[name], first_order[name], documents, of_ahead)
+        return made
+
+    def enough(
+        self,
+        measured: Mapping[str, SentenceSums],
+        tried: Mapping[str, SentenceSums],
+        first_order: Mapping[str, SentenceSums],
+    ) -> bool:
+        """Whether no other batch is to be read: ranks have settled, or another batch would take too long."""
+        self.rested.append(set(self.resting))
+        precise = self.controlled(measured, tried, first_order)
         # few sentences may agree at random
-        if min(counted_sentences(sums) for sums in whole) >= FEWEST_SAMPLED:
-            self.repeats = min(stability(sums, self.seed) for sums in whole)
+        if min(counted_sentences(sums) for sums in precise.values()) >= FEWEST_SAMPLED:
+            self.look(precise, tried)
+            nothing = {name: SentenceSums(sums.heads) for name, sums in measured.items()}
+            plain = self.controlled(measured, tried, nothing)
+            self.gain = min(gain(plain[name], precise[name]) for name in precise)
+            # the time is better spent on more sentences
+            if self.gain < 1 + self.price:
+                self.times = 0
         taken = self.taken
         another = taken - self.last
         self.last = taken
@@ -86,8 +149,38 @@ class Sample:
             self.ended = "time spent"
         return bool(self.ended)
 
-    def facts(self, sums: SentenceSums) -> dict[str, Any]:
-        """What was read of the text, and why no more: for the signature of scores."""
+    def look(self, precise: Mapping[str, SentenceSums], tried: Mapping[str, SentenceSums]) -> None:
+        """Note how far ranks repeat, and which heads rest (`resting_heads`)."""
+        repeats = []
+        rests = []
+        shares = []
+        for name, sums in precise.items():
+            one, other = halves(sums, sums.heads, self.seed)
+            repeats.append(agreement_of(one, other))
+            tokens = tokens_of_heads(tried[name])
+            rests.append(resting_heads(one, other, tried[name]))
+            shares.append(tokens.mean() / tokens.max())
+        self.repeats = min(repeats)
+        self.awake = float(np.mean(shares))
+        self.resting.clear()
+        self.resting.update(itertools.compress(self.heads, np.all(rests, axis=0)))
+
+    def rest_of_text(self) -> Iterator[None]:
+        """Once the whole text was read and time is left: before each batch is read again. The heads that rested in it are
+        tried, the others rest."""
+        for rested in self.rested if not self.ended and any(self.rested) else []:
+            if self.taken > self.seconds:
+                self.ended = "time spent"
+                return
+            self.resting.clear()
+            self.resting.update(head for head in self.heads if head not in rested)
+            yield
+
+    def facts(self, sums: SentenceSums, tried: SentenceSums) -> dict[str, Any]:
+        """What was read of the text, and why no more: for the signature of scores. tried: the share of the sentences that
+        a head was tried on, on average; gradients: the sentences whose gradient was read; gain: how many times as many
+        sentences would do without them, for the median head."""
+        tokens = tokens_of_heads(tried)
         return {
             "sentences": counted_sentences(sums),
             "of": self.text.sentences,
@@ -96,6 +189,9 @@ class Sample:
             "repeats": None if math.isnan(self.repeats) else round(self.repeats, 3),
             "seconds": round(self.taken, 1),
             "limit": self.seconds,
+            "tried": round(float(tokens.mean() / max(1, tokens.max())), 3),
+            "gradients": self.gradients,
+            "gain": round(self.gain, 2),
         }
 
 
@@ -119,3 +215,29 @@ def counted_sentences(sums: SentenceSums) -> int:
     """How many sentences have counted tokens."""
     _, counts = sums.whole(sums.heads.sites[0])
     return int((counts > 0).sum())
+
+
+def read_sentences(batches: Shuffled) -> int:
+    """How many sentences or windows were read so far."""
+    return sum(len(rows) for rows in batches.rows)
+
+
+def tokens_of_heads(tried: SentenceSums) -> np.ndarray:
+    """How many tokens each head was tried on."""
+    return np.concatenate([tried.whole(site)[0].sum(0) for site in tried.heads.sites])
+
+
+def times_ahead(forwards: float) -> int:
+    """How many times as many sentences the gradient is read of, for a measure that takes so many forwards of each: the
+    best division of time where both correlate to √0.8 (Cochran 1977, section 12.6)."""
+    # √(ρ² / (1 − ρ²)) is 2
+    return max(1, round(2 * math.sqrt(forwards / FIRST_ORDER)))
+
+
+def resting_heads(one: np.ndarray, other: np.ndarray, tried: SentenceSums) -> np.ndarray:
+    """Which heads rest: those whose rank another sentence would settle less than that of the average head. one,
+    other: the values of heads on halves of the sample; tried: the tokens that each was tried on."""
+    # the error of a mean falls as 1 / n, so a sentence takes 1 / n of it
+    gained = rank_errors(one, other) / tokens_of_heads(tried)
+    rests: np.ndarray = gained < gained.mean()
+    return rests

@@ -132,6 +132,13 @@ class SentenceSums(UnitSums[Site]):
         # a sentence without counted tokens adds nothing
         self.append(site, np.column_stack([sums.astype(np.float64) * counted[:, None], counts]))
 
+    def fill(self, later: SentenceSums) -> None:
+        """Add the sums of the first units, which were 0 where `later` has some."""
+        for site in self.heads.sites:
+            units, more = self.array(site), later.array(site)
+            units[: len(more), :-1] += more[:, :-1]
+            self.parts[site] = [units]
+
     def fold(self, which: int) -> SentenceSums:
         """Every second sentence of the text: the even ones (0) or the odd ones (1)."""
         return self.some(slice(which, None, 2))
