@@ -205,7 +205,8 @@ def less(truth: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """From units, counts last, to the same whose values are less by the truth."""
 
     def change(units: np.ndarray) -> np.ndarray:
-        return units - units[:, -1:] * np.append(truth, 0)
+        moved: np.ndarray = units - units[:, -1:] * np.append(truth, 0)
+        return moved
 
     return change
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from headwise.cli.work import Work, default_folder
@@ -22,6 +23,13 @@ class One(Result):
 
     def files(self) -> dict[str, str]:
         return self.contents
+
+    def ranked(self) -> pd.DataFrame:
+        return pd.DataFrame()
+
+    @property
+    def summary(self) -> str:
+        return "one"
 
 
 def work_in(place: Path) -> Work:

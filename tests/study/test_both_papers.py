@@ -41,7 +41,7 @@ def test_every_claim_of_the_papers_has_a_number(tmp_path: Path) -> None:
         else:
             sweep |= {"penalty": [5.0], "epochs": 2, "gate_learning_rate": 5.0, "warmup": 0}
             sweep["controls"] = [name for name in sweep["controls"] if name != "fine-tuned"]
-    settings = ["data.embedded={train=200, dev=24, test=1}"]
+    settings = ["data.embedded={train=200, dev=24, test=6}"]
     plan = make_plan(values, settings)
     assert "train" in dry_run(plan, tmp_path / "run")
 

@@ -301,15 +301,22 @@ class TestFolder:
             pass
 
 
-def test_a_bar_moves_and_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress()
-    with progress.bar("train"):
-        progress(0.5, "epoch 1.0")
-    progress(0.7, "nobody looks")
-    progress.say("Next: " + "word " * 30)
-    shown = capsys.readouterr().err
-    assert "train" in shown and "100%" in shown and "epoch 1.0" in shown
-    assert "word " * 29 in shown, "a long command stays on one line"
+def test_a_bar_moves_and_goes_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as terminal:
+        terminal.setenv("FORCE_COLOR", "1")
+        terminal.setenv("TERM", "xterm")
+        terminal.setenv("COLUMNS", "100")
+        progress = Progress()
+        with progress.bar("train"):
+            progress(0.5, "epoch 1.0")
+        progress(0.7, "nobody looks")
+        shown = capsys.readouterr().err
+    assert "train" in shown and "50%" in shown and "epoch 1.0" in shown
+    assert "nobody" not in shown
+    Progress().say("Next: " + "word " * 30)
+    assert "word " * 29 in capsys.readouterr().err, "a file's line stays whole"
     with QUIET.bar("train"):
         QUIET(0.5, "")
     assert capsys.readouterr().err == ""

@@ -59,7 +59,7 @@ def test_the_engine_is_part_of_the_key(
         for engine in ("transformers", "ct2")
     ]
     for step in (Translate("dev", FULL), MeasureSpeed((FULL,))):
-        assert runs[0].build(step).key != runs[1].build(step).key
+        assert runs[0].build_of(step).key != runs[1].build_of(step).key
 
 
 def test_a_missing_engine_is_refused_before_work(
