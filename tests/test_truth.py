@@ -19,6 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.evaluation.losses import measure_losses
 from headwise.heads import HeadMask
 from headwise.qualities import LOSS
+from headwise.roles.alignment import LinkedText
 
 MOVES, STAYS = (
     0.02,
@@ -160,6 +161,32 @@ def test_published_heads_are_compared_with_all_heads(
         assert counted[name] == len(group)  # ranks 1 to the number of planted heads
     assert (found.table["value"] > found.table["baseline"]).all()
     assert (found.agreement["value"] == 1).all()
+
+
+def test_published_alignment_heads_are_compared_on_pairs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planted = MODELS["translation"](1, tmp_path)
+    assert planted.pairs is not None and planted.links is not None
+    heads = tuple(
+        PublishedHead("alignment", head.layer, head.head)
+        for head, own in planted.heads.items()
+        if "alignment" in own.roles
+    )
+    counts = planted.model.heads.query["cross"]
+    table = PublishedModel(
+        "cross",
+        (len(counts), counts[0]),
+        heads,
+        {"alignment": "A"},
+    )
+    monkeypatch.setattr(published, "PUBLISHED", {Path(planted.model.name).name: table})
+    text = LinkedText.read(planted.pairs, planted.links)
+    found = compare_published(planted.model, text).table
+    assert found["rank"].max() <= len(heads) and (found["heads"] == sum(counts)).all()
+    assert (found["high"] < found["baseline"]).all()
+    with pytest.raises(HeadwiseError, match="compared on what headwise align reads"):
+        compare_published(planted.model, planted.treebank)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """How often is each score, and each test of roles, right?
 
     python -m benchmarks.truth --page docs/methods/truth.md
-    python -m benchmarks.truth --published whisper-base --audio words.csv
+    python -m benchmarks.truth --published whisper-base --text words.csv
 
 Builds models whose heads are known, and writes truth-scores.csv, truth-heads.csv (the share of heads on the right side
 of each planted one), truth-roles.csv and truth-palindromes.csv (what ablations say of four heads, in nats an answer).
@@ -18,9 +18,10 @@ from pathlib import Path
 import pandas as pd
 
 import headwise as hw
+from headwise.data.store import AnyText
 from headwise.progress import Progress
 
-from .published import compare_published
+from .published import PUBLISHED, compare_published
 from .suite import (
     SEEDS,
     areas,
@@ -59,11 +60,13 @@ def write_truth(arguments: argparse.Namespace) -> None:
 
 def write_published(arguments: argparse.Namespace) -> None:
     """Compare a checkpoint with what others published of its heads."""
-    text = (
-        hw.Treebank.read(arguments.treebank)
-        if arguments.audio is None
-        else hw.Speech.read(arguments.audio)
-    )
+    text: hw.Treebank | AnyText
+    if arguments.treebank is not None:
+        text = hw.Treebank.read(arguments.treebank)
+    elif len(arguments.text) == 2:
+        text = hw.ParallelText.read(*arguments.text)
+    else:
+        text = hw.Speech.read(*arguments.text)
     model = hw.load(arguments.published)
     progress = Progress()
     with progress.bar("published heads"):
@@ -88,16 +91,20 @@ def main() -> None:
     parser.add_argument("--measure", action="append", help="a name, or lrp, ablation, all")
     parser.add_argument("--page", type=Path, help="Markdown file with marks around its tables")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="builds of each model")
-    parser.add_argument("--published", metavar="MODEL", help="bert-base-uncased, gpt2, whisper-*")
+    parser.add_argument("--published", metavar="MODEL", help=", ".join(PUBLISHED))
     text = parser.add_mutually_exclusive_group()
     text.add_argument("--treebank", help="with --published: CoNLL-U file")
-    text.add_argument("--audio", help="with --published, for Whisper: audio, word, start, end")
+    text.add_argument(
+        "--text",
+        action="append",
+        help="with --published: source and target (twice); for Whisper a table of audio, word, start, end",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/truth"))
     arguments = parser.parse_args()
     if arguments.published is None:
         write_truth(arguments)
-    elif arguments.treebank is None and arguments.audio is None:
-        parser.error("--published needs what heads are measured on: --treebank, or --audio")
+    elif arguments.treebank is None and arguments.text is None:
+        parser.error("--published needs what heads are measured on: --treebank, or --text")
     else:
         write_published(arguments)
 

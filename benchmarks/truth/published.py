@@ -1,6 +1,8 @@
 """What others published of single heads, next to what headwise measures on the same checkpoint.
 
 Heads are numbered from 0. The names of checkpoints are the last part of their hub ids, which a local folder must have.
+No file of a Firefox student names the head that was trained to align: Marian takes the first head of the decoder layer
+that `guided-alignment-layer` says.
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
+from headwise.data.store import AnyText
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind
 from headwise.model import Model
 from headwise.progress import Report, silent
+from headwise.roles.alignment import LinkedText
 from headwise.roles.alignment_heads import align
 from headwise.roles.role_tests import roles
-from headwise.speech.recordings import Speech
 from headwise.statistics import auroc_interval, rank_interval
 
 ALIGNMENT = "alignment"
@@ -75,6 +78,13 @@ def whisper(layers: int, heads: int, addresses: str) -> PublishedModel:
     sources = {ALIGNMENT: "openai/whisper, _ALIGNMENT_HEADS"}
     return PublishedModel("cross", (layers, heads), listed(ALIGNMENT, addresses), sources)
 
+
+STUDENT = PublishedModel(
+    "cross",
+    (2, 8),
+    listed(ALIGNMENT, "1.0"),
+    {ALIGNMENT: "marian-dev, collectOneHead; the model's transformer-guided-alignment-layer: last"},
+)
 
 BERT = PublishedModel(
     "encoder-self",
@@ -134,6 +144,8 @@ GPT2 = PublishedModel(
 PUBLISHED: Mapping[str, PublishedModel] = {
     "bert-base-uncased": BERT,
     "gpt2": GPT2,
+    "en-pt": STUDENT,
+    "pt-en": STUDENT,
     "whisper-tiny.en": whisper(4, 6, "1.0 2.0 2.5 3.0 3.1 3.2 3.3 3.4"),
     "whisper-tiny": whisper(4, 6, "2.2 3.0 3.2 3.3 3.4 3.5"),
     "whisper-base.en": whisper(6, 8, "3.3 4.7 5.1 5.5 5.7"),
@@ -185,12 +197,12 @@ class PublishedHeads:
 
 
 def compare_published(
-    model: Model, text: Treebank | Speech, *, seed: int = 0, progress: Report = silent
+    model: Model, text: Treebank | LinkedText | AnyText, *, seed: int = 0, progress: Report = silent
 ) -> PublishedHeads:
     """Measure the heads of a checkpoint that others published, and compare.
 
-    text: speech with word times for Whisper, else a treebank. Raises HeadwiseError for a checkpoint of which nothing is
-    published (`published_of`), and for other text.
+    text: speech with word times for Whisper, sentence pairs for translation models, else a treebank. Raises
+    HeadwiseError for a checkpoint of which nothing is published (`published_of`), and for other text.
     """
     published = published_of(model)
     measured = measured_heads(model, published, text, seed, progress)
@@ -233,17 +245,23 @@ def compare_published(
 
 
 def measured_heads(
-    model: Model, published: PublishedModel, text: Treebank | Speech, seed: int, progress: Report
+    model: Model,
+    published: PublishedModel,
+    text: Treebank | LinkedText | AnyText,
+    seed: int,
+    progress: Report,
 ) -> pd.DataFrame:
     """Our measures of all heads of the published kind, as rows of layer, head, measure, value, low, high, baseline."""
-    speech = published.kind == "cross"
-    if speech != isinstance(text, Speech):
-        needed = "speech with word times (--audio)" if speech else "a treebank (--treebank)"
+    if (published.kind == "cross") == isinstance(text, Treebank):
+        needed = "what headwise align reads (--text)"
+        if published.kind != "cross":
+            needed = "a treebank (--treebank)"
         raise HeadwiseError(
             f"The published heads of {model.name} are compared on {needed}: give it."
         )
-    if isinstance(text, Speech):
-        table = align(model, text, seed=seed, progress=progress).table
+    if not isinstance(text, Treebank):
+        found = align(model, text, seed=seed, progress=progress)
+        table = found.table[found.table["measure"] == found.measure]
         return table.assign(measure=ALIGNMENT)
     table = roles(model, text, seed=seed, progress=progress).table
     return table[table["kind"] == published.kind]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headwise.data.sentence_pairs import SentencePairs
     from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
     from headwise.data.treebank import Treebank
+    from headwise.engines.cache_pattern import save_pattern
     from headwise.engines.check import Check, check
     from headwise.engines.engine import engine
     from headwise.engines.export import export
@@ -108,6 +109,7 @@ else:
         "evaluation.quality": ("Quality", "evaluate"),
         "importance.scores": ("Scores", "score"),
         "importance.untrained": ("untrained",),
+        "engines.cache_pattern": ("save_pattern",),
         "engines.check": ("Check", "check"),
         "engines.engine": ("engine",),
         "engines.export": ("export",),
@@ -174,6 +176,7 @@ __all__ = [
     "evaluate",
     "Quality",
     "export",
+    "save_pattern",
     "check",
     "Check",
     "engine",

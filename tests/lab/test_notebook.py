@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import runpy
 import socket
 import urllib.request
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import torch
 
 import headwise as hw
 from headwise.lab import assets, notebook
@@ -294,6 +298,20 @@ class TestExamples:
         assert "o carro" in saved[2] and "32 of 64 heads" in saved[3]
         assert "application/vnd.jupyter.widget-view+json" in code[-1].outputs[-1].data
 
+    def test_calls_of_transformer_lens(self) -> None:
+        """Every cell prints what is saved in it."""
+        book = json.loads((EXAMPLES / "from_transformer_lens.ipynb").read_text(encoding="utf-8"))
+        cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+        names: dict[str, Any] = {}
+        with torch.random.fork_rng():
+            for cell in cells:
+                printed = io.StringIO()
+                with redirect_stdout(printed):
+                    exec("".join(cell["source"]), names)
+                saved = "".join(text for output in cell["outputs"] for text in output["text"])
+                assert words(printed.getvalue()) == words(saved)
+        assert len(cells) == 8 and names["small"].heads.total == 3
+
     def test_marimo(self, place: Path, tmp_path: Path) -> None:
         pytest.importorskip("marimo", reason="marimo is not installed")
         code, said, wrong = Running(tmp_path / "run", run_app, place).end()
@@ -310,6 +328,11 @@ def said(cell: Any) -> str:
         elif output.output_type == "execute_result":
             parts.append(output.data["text/plain"])
     return "".join(parts)
+
+
+def words(text: str) -> list[str]:
+    """A number that is rounded to zero has no sign."""
+    return re.sub(r"-(0\.0+)\b", r"\1", text).split()
 
 
 def run_app(place: Path) -> None:
