@@ -333,7 +333,7 @@ def test_the_commands_that_take_recordings(
     table = pd.read_csv(out.strip())
     assert status == 0 and table[table.reference.notna()].measure.tolist() == ["wer"], err
     written = sorted((tmp_path / "runs").rglob("*"))
-    for name, *words in (["score"], ["evaluate"], ["prune", "--keep", "20"]):
+    for name, *words in (["score"], ["evaluate"], ["prune", "--keep", "20", "--dev", "said.csv"]):
         status, out, err = call(name, "model", "--audio", "said.csv", *words, "--dry-run")
         assert status == 0 and "about" in out, err
         assert sorted((tmp_path / "runs").rglob("*")) == written
@@ -361,12 +361,13 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     too, transcribes a text once."""
     table = str(recordings(tmp_path, 20, seconds=0.05))
     test = str(recordings(tmp_path, 6, name="test.csv"))
+    dev = str(recordings(tmp_path, 6, name="dev.csv"))
     hearer().save(tmp_path / "given")
     greedy = {"method": "greedy", "measure": ["gradient", "random"], "orders": 1, "step": 0.5}
     plan = make_plan(
         {
             "model": str(tmp_path / "given"),
-            "data": {"train": table, "test": test},
+            "data": {"train": table, "dev": dev, "test": test},
             "pruning": [{**greedy, "kinds": ["encoder-self", "cross"]}],
             "scoring": {"measures": ["confidence", "gradient"], "untrained": 1, "interactions": 0},
             "choice": {"max_drop": "any"},
@@ -383,8 +384,10 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(f"{counted_errors.__module__}.transcripts", counted)
     run_study(plan, out, QUIET, report=hw.report)
     of = numbers_of(out).value
-    models = of.index.get_level_values("setting").nunique()
-    assert transcribed.count("test.csv") == models == len(transcribed) / 2
+    for split in ("dev", "test"):
+        measured = of.index[of.index.get_level_values("split") == split]
+        models = measured.get_level_values("setting").nunique()
+        assert transcribed.count(f"{split}.csv") == models
     chosen = facts(out)["chosen"]
     small = hw.load(out / "pruned" / chosen)
     quality = hw.evaluate([hw.load(out / "model"), small], hw.Speech.read(test))
