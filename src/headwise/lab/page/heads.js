@@ -20,7 +20,8 @@ export function Heads({ about, maps, gates, picked, values, effects, old, scale,
       next.focus();
     } else setGates([head], (gates[head] ?? 1) > 0 ? 0 : 1);
   };
-  const kinds = Object.entries(about.heads).map(([kind, counts]) => {
+  // Cross-attention comes first: its heads move the output most, and the first screen has no room for all kinds.
+  const kinds = Object.entries(about.heads).reverse().map(([kind, counts]) => {
     const attention = about.attention[kind] ?? [];
     const ofKind = addresses({ [kind]: counts });
     return html`
