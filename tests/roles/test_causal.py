@@ -17,6 +17,7 @@ from headwise.roles.causal import (
     BATCHES,
     CAUSAL_COLUMNS,
     OTHER_SEED,
+    USUAL_WORDS,
     causal_effects,
     effect,
     needed_effects,
@@ -89,13 +90,15 @@ def test_a_head_that_writes_against_the_subject_itself_is_no_s_inhibition(
     assert (*inhibition[1:], "copy-suppression") not in roles
 
 
-def test_most_of_an_indirect_effect_is_not_direct() -> None:
+def test_a_role_acts_along_its_path() -> None:
+    """A direct one adds to the difference by itself; most of an indirect one's effect comes through others."""
     random = np.random.default_rng(0)
     counts = np.ones(30)
     lost = np.stack([np.zeros(30), random.normal(1, 0.1, 30), np.zeros(30)], 1)
     for share, confirmed in ((-0.5, True), (0.0, True), (0.3, True), (0.7, False), (1.0, False)):
         direct = share * lost[:, 1]
-        assert (effect(lost, counts, 1, [2], 0, direct, True)["p"] < 0.05) == confirmed
+        assert (effect(lost, counts, 1, [2], 0, direct, "indirect")["p"] < 0.05) == confirmed
+        assert (effect(lost, counts, 1, [2], 0, direct, "direct")["p"] < 0.05) == (share > 0)
         assert effect(lost, counts, 1, [2], 0, direct)["p"] < 0.05
         assert effect(lost, counts, 1, [2], 0, direct)["direct"] == pytest.approx(direct.mean())
 
@@ -201,6 +204,14 @@ def test_an_effect_must_be_above_zero_and_above_that_of_the_other_heads() -> Non
     helped = lost.copy()
     helped[:, 3] -= 5  # the other head does harm, the first one nothing
     assert effect(helped, counts, 0, [3], 0)["p"] > 0.4
+
+
+def test_the_bar_moves_until_the_last_behaviour(planted: PlantedModel, found: Roles) -> None:
+    steps: list[int] = []
+    causal_effects(subject_of(planted.model), found.roles, steps.append)
+    assert sum(steps) == USUAL_WORDS
+    behaviours = found.causal["behaviour"].nunique()
+    assert max(steps) <= USUAL_WORDS / behaviours + 1  # not all at the first one
 
 
 def test_roles_that_need_no_effect_stay(planted: PlantedModel) -> None:

@@ -2,10 +2,10 @@
 
 Attention says where a head looks, not whether anything depends on it. A role of a language model is confirmed causally
 when, with the head off, the model predicts worse on the role's own text (`Behaviour`), and worse than without the other
-heads of its layer. A role that acts through later heads is confirmed only where most of that is not the head's direct
-path to the logits: S-inhibition moves what name movers look at (Wang et al. 2023), and a head that looks at the same
-word and writes against it by itself suppresses a copy (McDougall et al. 2023). Texts are drawn by another seed than
-those that the role was found on.
+heads of its layer. Roles also differ in the path to the logits: S-inhibition moves what name movers look at (Wang et al.
+2023), so most of its effect comes through later heads; a name mover writes for a name, and a head that suppresses a copy
+writes against it (McDougall et al. 2023), by themselves. Texts are drawn by another seed than those that the role was
+found on.
 """
 
 from __future__ import annotations
@@ -136,22 +136,24 @@ def causal_effects(
     much worse that is with the head off; others: the same of the other heads of its layer that do not have the role,
     on average, of so many `heads` (NaN where all have it); direct: of a logit difference, what the head itself adds to it
     (direct logit attribution, the scales of norms as they are); difference: value − others, or value. low, high and those
-    of the difference are 95 % bootstrap intervals over `units` texts. p: the larger of two one-sided p-values, that the
-    value, and that the difference, is not above 0 (`jackknife_p`), and, of an indirect role, that value − 2 direct is
-    not; corrected over all rows by Benjamini and Hochberg. confirmed: whether p is at most FALSE_ROLES.
+    of the difference are 95 % bootstrap intervals over `units` texts. p: the largest of one-sided p-values, that the
+    value is not above 0 (`jackknife_p`), that the difference is not, and that `direct` is not for a role of the direct
+    path, or value − 2 direct for one of the indirect path; corrected over all rows by Benjamini and Hochberg. confirmed:
+    whether p is at most FALSE_ROLES.
     """
     if subject.kind != "decoder-self":
         return no_effects(roles)
     heads = subject.discovery.heads
     tested = roles[roles["kind"] == "decoder-self"]
-    left = USUAL_WORDS
+    asked = set(tested["measure"].map(behaviour_of)) & BEHAVIOURS.keys()
+    counted = 0.0
 
-    def count_planned(words: int) -> None:
-        """Count at most what was planned before the roles were known."""
-        nonlocal left
-        words = min(words, left)
-        left -= words
-        count(words)
+    def count_share(share: float) -> None:
+        """Count a share of what was planned before the roles were known, so that the bar moves to the end."""
+        nonlocal counted
+        before = round(counted)
+        counted += share * USUAL_WORDS / len(asked)
+        count(round(counted) - before)
 
     rows = []
     for name, behaviour in BEHAVIOURS.items():
@@ -161,7 +163,7 @@ def causal_effects(
         layers = set(of_text["layer"])
         switched = [head for head in heads if head.kind == "decoder-self" and head.layer in layers]
         try:
-            lost, counts = losses_without(subject, name, switched, count_planned, seed + OTHER_SEED)
+            lost, counts = losses_without(subject, name, switched, count_share, seed + OTHER_SEED)
             adds = direct_effects(subject, name, seed + OTHER_SEED) if behaviour.sign < 0 else {}
         except HeadwiseError as refusal:
             subject.warnings.append(f"Roles on {name} were not confirmed causally: {refusal}")
@@ -175,12 +177,11 @@ def causal_effects(
             own = 1 + switched.index(head_of(row))
             direct = adds.get(head_of(row))
             declared = role_of(row["measure"])
-            indirect = declared is not None and declared.indirect
-            facts = effect(lost, counts, own, others, seed, direct, indirect)
+            path = "" if declared is None else declared.path
+            facts = effect(lost, counts, own, others, seed, direct, path)
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
-    # What was planned and not read counts as read, so that the bar arrives.
-    count_planned(left)
+    count(USUAL_WORDS - round(counted))
     table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
     if len(table):
         table["p"] = corrected(table["p"].to_numpy())
@@ -200,21 +201,25 @@ def behaviour_of(measure: str) -> str:
 
 
 def losses_without(
-    subject: Subject, text: str, switched: Sequence[Head], count: CountWords, seed: int
+    subject: Subject,
+    text: str,
+    switched: Sequence[Head],
+    count_share: Callable[[float], None],
+    seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss of every text of a behaviour with all heads, and without each of some: texts x (1 + heads); and the tokens
-    of each text. text: a name in BATCHES."""
+    of each text. text: a name in BATCHES. count_share: gets the share of the texts that each batch is."""
     heads = subject.discovery.heads
     # The first mask keeps all heads: what the others are compared with.
     everything = frozenset(heads)
     masks = [HeadMask(heads, everything)]
     masks += [HeadMask(heads, everything - {head}) for head in switched]
-    share = 1 + len(switched) / 2  # half of the layers again without each head
+    batches = list(BATCHES[text](subject, seed))
 
     def counted() -> Iterator[LabelledBatch]:
-        for batch in BATCHES[text](subject, seed):
+        for batch in batches:
             yield batch
-            count(int(share * batch["attention_mask"].sum()))
+            count_share(1 / len(batches))
 
     return removal_losses(subject.model, subject.discovery, counted(), masks)
 
@@ -245,7 +250,7 @@ def effect(
     others: Sequence[int],
     seed: int,
     direct: np.ndarray | None = None,
-    indirect: bool = False,
+    path: str = "",
 ) -> dict[str, float]:
     """The effect of a head and of others, as in a row of `causal_effects`. lost: texts x models, the first with all
     heads; own and others: the columns without the head and without each of the others; direct: texts; p is not
@@ -263,8 +268,9 @@ def effect(
     low, high = ratio_interval(both, below, values, seed)
     # All must hold (an intersection-union test), so the largest p is that of them together.
     p = jackknife_p(both, below).max()
-    if indirect and direct is not None:
-        p = max(p, jackknife_p(of_head - 2 * direct, counts))
+    if path and direct is not None:
+        along = direct if path == "direct" else of_head - 2 * direct
+        p = max(p, jackknife_p(along, counts))
     return {
         "with_all": with_all.sum() / counts.sum(),
         "value": values[0],

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headwise.declarations import Declaration, Declarations
 from headwise.errors import HeadwiseError
@@ -82,8 +82,8 @@ class RoleTest(Declaration):
     that `Roles.absent` speaks of where no head has them; None: the test's own wherever it is run.
 
     causal: what must be predicted worse with the head off, of `roles.behaviour.BEHAVIOURS`; empty for a role that no
-    prediction shows. causal_needed: whether a head without that effect does not have the role. indirect: whether the
-    effect must come through later heads, so that most of it is not what the head itself adds to the logits.
+    prediction shows. causal_needed: whether a head without that effect does not have the role. path: of a logit difference,
+    "direct" where the head itself must add to it, "indirect" where most must come through later heads.
 
     baseline: what a score is compared with, in words. untrained: what a head with random weights scores. display: the
     name for readers; short: the same in a cell of a chart. caption: what is measured, in one line. source: the paper.
@@ -111,7 +111,7 @@ class RoleTest(Declaration):
     source: str = ""
     causal: str = ""
     causal_needed: bool = False
-    indirect: bool = False
+    path: Literal["", "direct", "indirect"] = ""
     order: int = UNLISTED
     example: int | None = UNLISTED
 

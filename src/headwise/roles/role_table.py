@@ -272,6 +272,7 @@ names = partial(
 )
 names(
     "name-mover",
+    path="direct",
     caption="of sentences up to the indirect object (IO), the share where the last word attends most to the IO **and** "
     "the head's own path raises the IO most of all names",
     order=12,
@@ -279,7 +280,7 @@ names(
 names(
     "s-inhibition",
     causal_needed=True,
-    indirect=True,
+    path="indirect",
     display="S-inhibition",
     short="S-inhib.",
     caption="of the same sentences, the share where the last word attends most to the second place of the subject; a "
@@ -288,6 +289,7 @@ names(
 )
 names(
     "copy-suppression",
+    path="direct",
     expected={},
     short="suppress",
     caption="of the same sentences, the share where the last word attends most to a name **and** the head's own path "
