@@ -23,11 +23,11 @@ def test_a_study_opens_with_its_verdict_models_and_tables(finished: Path) -> Non
     read = read_run(finished)
     assert run.name == finished.name and os.fspath(run) == str(finished)
     assert run.verdict == f"{summary_section(read)['headline']}."
-    assert {*run.models["model"]} == {*read.models.index}
+    assert {*run.models["model"]} == {*read.model_table.index}
     assert list(run.models.columns) == ["model", "heads", "bleu", "change", "low", "high"]
     pd.testing.assert_frame_equal(run.scores.table, hw.Scores.read(finished).table)
     assert len(run.roles.labels) == len(pd.read_csv(finished / "roles" / "labels.csv"))
-    assert {*run.pruning["setting"]} == {*read.models.index}
+    assert {*run.pruning["setting"]} == {*read.model_table.index}
     assert {"scores", "roles", "pruning"} <= {*run.tables}
 
 

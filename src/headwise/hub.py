@@ -222,7 +222,7 @@ def write_cards(study: Path) -> None:
 
     run = read_run(study)
     base_model, _ = base_of(run, None)
-    for row in model_rows(run.models):
+    for row in model_rows(run.model_table):
         folder = below(study / "pruned", row["setting"])
         if not (folder / "config.json").is_file():
             continue
@@ -296,7 +296,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
     run = read_run(home)
-    rows = [row for row in model_rows(run.models) if row["setting"] == folder.name]
+    rows = [row for row in model_rows(run.model_table) if row["setting"] == folder.name]
     return folder, run, rows[0] if rows else None
 
 

@@ -81,7 +81,7 @@ class Run:
         perplexity in %), and low and high, the change's 95 % interval by a paired bootstrap (docs/methods/bleu.md)."""
         quality = self.found.quality.name
         rows = []
-        for model in ordered(self.found.models):
+        for model in ordered(self.found.model_table):
             change = self.found.change_of(model, UNPRUNED)
             rows.append(
                 {
@@ -105,7 +105,7 @@ class Run:
         """One of its models: `full`, or another name of `models`; by default the chosen one. Raises HeadwiseError for
         another name, and for a model whose weights were not kept."""
         name = self.chosen if name is None else name
-        names = [str(model["setting"]) for model in model_rows(self.found.models)]
+        names = [str(model["setting"]) for model in model_rows(self.found.model_table)]
         if name is None:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: name one, of {', '.join(names) or 'none yet'}."

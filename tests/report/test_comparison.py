@@ -130,10 +130,10 @@ def test_without_translations_the_difference_is_that_of_the_changes(
     both: tuple[FinishedRun, FinishedRun],
 ) -> None:
     one, other = both
-    models = other.models.copy()
+    models = other.model_table.copy()
     changed = {("test", "bleu", "full"): Number(0.69, 0.39, 1.09)}
     models["numbers"] = [Measurements(numbers | changed) for numbers in models["numbers"]]
-    mute = replace(one, translations={}), replace(other, translations={}, models=models)
+    mute = replace(one, translations={}), replace(other, translations={}, model_table=models)
     # 0.69 − −0.31 = 1; down √(0.3² + 0.42²), up √(0.4² + 0.4²)
     said = difference(*mute)
     assert said.startswith("B − A: +1.00 BLEU [+0.48, +1.57], each compared with the")

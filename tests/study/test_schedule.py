@@ -13,7 +13,7 @@ from headwise.folders import Folder
 from headwise.heads import KINDS, HeadMap, HeadMask
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule, penalties_made_before, penalty_at_steepest_change
 from headwise.study.step import Step
 from headwise.study.study import Study
@@ -48,7 +48,7 @@ class Made:
             else sweeps[0]
         )
         return Schedule(
-            Run(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed
+            RunContext(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed
         )
 
     def record(self, name: str, key: str, **result: Any) -> None:

@@ -95,12 +95,12 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
     from headwise.study.evaluation_steps import Evaluate, Translate
     from headwise.study.model_steps import FULL_MODEL
-    from headwise.study.run import Run
+    from headwise.study.run_context import RunContext
     from headwise.study.variants import FULL
 
     if list(plan.runs) != ["."]:
         return []
-    run = Run(plan, out, progress, device)
+    run = RunContext(plan, out, progress, device)
     # The other processes, if any, are through: to wait for them would never end.
     with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
         facts = run.get_or_make(FULL_MODEL)

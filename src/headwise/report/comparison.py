@@ -64,7 +64,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
             f"{matches} was given for the pairs of heads, but there is no such file: `headwise match` writes matches.csv."
         )
     a, b = read_run(one), read_run(other)
-    evaluated = not a.models.empty and not b.models.empty
+    evaluated = not a.model_table.empty and not b.model_table.empty
     in_both = {
         "scores of heads": bool(paired_scores(a, b, heads_of_run(a))),
         "roles": a.roles is not None and b.roles is not None,
@@ -87,7 +87,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         name=listed(list(runs)),
         headline=difference(a, b) or rank_headline(a, b, heads),
         runs=runs,
-        parts={name: run.models for name, run in runs.items()} if evaluated else {},
+        parts={name: run.model_table for name, run in runs.items()} if evaluated else {},
         # `dev` is before `test` in the alphabet: the text that both were measured on.
         split=min(a.split, b.split),
         notes=[note, *other_texts(a, b)],

@@ -116,7 +116,7 @@ class GateHistory:
 )
 def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
-    if run.models.empty:
+    if run.model_table.empty:
         return None
     shown = gate_histories(run)
     return {

@@ -37,7 +37,7 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
 )
 def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
     """The charts of layers and kinds; the section is left out where nothing was pruned."""
-    if run.models.empty:
+    if run.model_table.empty:
         return None
     joint = _joint(run)
     return {
@@ -177,9 +177,9 @@ def _joint(run: FinishedRun) -> Lines:
         len(model["kinds"]) > 1
         and not isinstance(model["keep"], Mapping)
         and model["setting"] in run.layouts
-        for model in models.model_rows(run.models)
+        for model in models.model_rows(run.model_table)
     ]
-    lines = [line for line in models.lines(run.models[free]) if not models.is_random(line[1])]
+    lines = [line for line in models.lines(run.model_table[free]) if not models.is_random(line[1])]
     gates = [line for line in lines if line[1]["learned"].all()]
     return [(name, models.model_rows(line)) for name, line in gates or lines]
 

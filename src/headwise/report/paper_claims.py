@@ -99,7 +99,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
     published = pd.read_csv(PAPERS / "voita2019_bleu.csv")
     panels: list[Panel] = []
     for kinds in ((ENCODER,), KINDS):
-        ours = run.models[run.models.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
+        ours = run.model_table[run.model_table.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
         points = run_points(ours, run.quality, run.split)
         if not points:
             continue
@@ -325,7 +325,7 @@ def better_than_scratch(run: FinishedRun) -> ClaimOutcome | None:
     """Pruned models against the same layouts trained from random weights."""
     texts = []
     said = set()
-    for control in models.model_rows(models.control_models(run.models)):
+    for control in models.model_rows(models.control_models(run.model_table)):
         # The pruned model minus the control: above 0, pruning was better.
         change = run.change_of(control, "pruned")
         if control["control"] == "from-scratch" and change.value is not None:

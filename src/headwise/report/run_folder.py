@@ -143,12 +143,12 @@ class Rescored:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """All files of a run that the report shows. `models`: see models.py."""
+    """All files of a run that the report shows. model_table: as models.py has it."""
 
     page: ClassVar[str] = "run"
     folder: Path
     facts: Mapping[str, Any]
-    models: pd.DataFrame
+    model_table: pd.DataFrame
     plan: str | None
     training: pd.DataFrame | None
     heads: pd.DataFrame | None
@@ -172,12 +172,12 @@ class FinishedRun:
     @cached_property
     def full(self) -> ModelRow | None:
         """The model before pruning."""
-        return models.unpruned_model(self.models)
+        return models.unpruned_model(self.model_table)
 
     @cached_property
     def pruned(self) -> list[dict[str, Any]]:
         """Every pruned model, from many heads to few."""
-        return models.model_rows(models.pruned(self.models))
+        return models.model_rows(models.pruned(self.model_table))
 
     @cached_property
     def candidates(self) -> list[dict[str, Any]]:
@@ -192,16 +192,16 @@ class FinishedRun:
     @cached_property
     def split(self) -> str:
         """The text that is reported: test, or dev."""
-        return models.reported_split(self.models)
+        return models.reported_split(self.model_table)
 
     @cached_property
     def quality(self) -> QualityMeasure:
         """What its models are compared by."""
-        return models.quality(self.models)
+        return models.quality(self.model_table)
 
     def quality_on(self, split: str) -> QualityMeasure:
         """What its models are compared by on one of its texts."""
-        return models.quality_on(self.models, split)
+        return models.quality_on(self.model_table, split)
 
     @property
     def limit(self) -> float | None:
@@ -289,7 +289,7 @@ def read_run(folder: Path) -> FinishedRun:
     run = FinishedRun(
         folder=folder,
         facts=facts,
-        models=model_table,
+        model_table=model_table,
         plan=_read_text(folder / "plan.toml"),
         roles=_read_roles(folder / "roles"),
         layouts=layouts,

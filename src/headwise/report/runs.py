@@ -111,8 +111,8 @@ def read_grid(folder: Path) -> Runs:
         except HeadwiseError as error:
             absent[called] = f"cannot be read: {error}"
             continue
-        if not run.models.empty:
-            measured.setdefault(data, []).append(run.models.assign(seed=seed))
+        if not run.model_table.empty:
+            measured.setdefault(data, []).append(run.model_table.assign(seed=seed))
 
     across = read_optional_table(folder / "across.csv", ACROSS)
     # A grid of one data set names it by an empty text, which pandas reads as NaN.
@@ -219,8 +219,8 @@ def cells_of_run(run: FinishedRun) -> dict[str, str]:
     if pairs:
         same = f"{pairs['redundant']} of {pairs['measured']}"
         cells["pairs that do the same work"] = f"{same}\nneed each other: {pairs['synergistic']}"
-    missing = len(set(run.facts.get("settings") or {}) - set(run.models.index))
-    cells["state"] = f"{count(len(run.models), 'model')} measured"
+    missing = len(set(run.facts.get("settings") or {}) - set(run.model_table.index))
+    cells["state"] = f"{count(len(run.model_table), 'model')} measured"
     if missing:
         cells["state"] += f", {missing} pruned and not measured yet"
     return cells

@@ -383,7 +383,9 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
     quality = run.quality
     facts = list[Fact]()
-    tuned = models.model_rows(run.models[run.models.index == models.against(chosen, FINE_TUNED)])
+    tuned = models.model_rows(
+        run.model_table[run.model_table.index == models.against(chosen, FINE_TUNED)]
+    )
     others = [(one, FINE_TUNED, "to equal further training without pruning") for one in tuned]
     for other, reference, label in [*others, (full, UNPRUNED, "to the untouched full model")]:
         if both := _values_of_both(other, chosen, quality.name, run.split):

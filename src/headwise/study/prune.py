@@ -34,7 +34,7 @@ from headwise.pruning.prune import smaller_model
 from headwise.pruning.removal_scores import removal_scores
 from headwise.study.plan import Plan
 from headwise.study.records import Store
-from headwise.study.run import InMemory
+from headwise.study.run_context import InMemory
 from headwise.study.study import run_study
 from headwise.tasks import AnyText, Given, held_out
 from headwise.units import refuse_counts
@@ -78,7 +78,7 @@ def prune(
 
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
     and its controls (trained as long without pruning, and as many random heads; of heads removed without training, other
-    orders) are compared on dev and, once, on `test`, with intervals; hw.Run(work) opens it. The model is the same as
+    orders) are compared on dev and, once, on `test`, with intervals; hw.RunContext(work) opens it. The model is the same as
     without controls. The study shows its own progress, unless `progress` is given: then that only gets the end.
 
     Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation

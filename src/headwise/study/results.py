@@ -39,7 +39,7 @@ from headwise.study.evaluation_steps import (
 from headwise.study.model_steps import lost_no_head, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
 from headwise.study.records import OF_TABLES, Result
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
     FULL,
@@ -79,7 +79,7 @@ TRAINING_FACTS = {
 class Tables:
     """The tables of one run, by its schedule."""
 
-    def __init__(self, run: Run, schedule: Schedule) -> None:
+    def __init__(self, run: RunContext, schedule: Schedule) -> None:
         self.run = run
         self.schedule = schedule
         self.plan = run.plan

@@ -44,7 +44,7 @@ from headwise.study.model_steps import (
     read_order,
 )
 from headwise.study.plan import GateSweep, GreedySweep
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import (
     FULL,
@@ -65,7 +65,7 @@ class Schedule:
     """The variants and steps of one run, as far as results reveal them. failed: why, by the names of steps that
     failed."""
 
-    def __init__(self, run: Run, failed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, run: RunContext, failed: Mapping[str, str] | None = None) -> None:
         self.run = run
         self.failed = failed or {}
         # λ that `refine` added, by the index of the sweep.
@@ -460,7 +460,7 @@ class Schedule:
         return tuple(available)
 
 
-def penalties_made_before(run: Run, sweep: object) -> list[float]:
+def penalties_made_before(run: RunContext, sweep: object) -> list[float]:
     """λ that this run has made and the plan does not name, in ascending order: they stay when the plan grows."""
     if not isinstance(sweep, GateSweep) or not sweep.refine:
         return []

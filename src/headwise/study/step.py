@@ -22,7 +22,7 @@ from headwise.study.records import Result
 from headwise.study.variants import Variant
 
 if TYPE_CHECKING:
-    from headwise.study.run import Run
+    from headwise.study.run_context import RunContext
 
 
 @dataclass(frozen=True)
@@ -97,27 +97,27 @@ class Step(ABC):
         return variant is not None and variant.from_random_weights
 
     @abstractmethod
-    def dependencies(self, run: Run) -> Sequence[Step]:
+    def dependencies(self, run: RunContext) -> Sequence[Step]:
         """The steps whose results go in."""
 
-    def inputs(self, run: Run) -> Mapping[str, Any]:
+    def inputs(self, run: RunContext) -> Mapping[str, Any]:
         """All else that goes in: options, seeds, fingerprints of texts.
 
         Asked for only when the key is, so that no test text is opened before the choice.
         """
         return {}
 
-    def outputs(self, run: Run) -> Sequence[str]:
+    def outputs(self, run: RunContext) -> Sequence[str]:
         """What it writes in this run."""
         return [path.format(self) for path in self.writes]
 
-    def model_outputs(self, run: Run) -> Sequence[str]:
+    def model_outputs(self, run: RunContext) -> Sequence[str]:
         """The outputs that hold the weights of a model. A plan with `weights = "chosen"` does not
         keep them."""
         return ()
 
     @abstractmethod
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> Result:
         """Do the step: write the outputs below `work / STAGING`, and return what is worth
         recording.
 
@@ -132,11 +132,11 @@ class Build:
 
     The builds that a study lists also have: waits_for, the names of the builds that must be done
     before; was_done, whether the store held its outputs when the list was made
-    (`Run.done` says whether it does now).
+    (`RunContext.done` says whether it does now).
     """
 
     step: Step
-    run: Run
+    run: RunContext
     waits_for: tuple[str, ...] = ()
     was_done: bool = False
 

@@ -29,7 +29,7 @@ from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
 from headwise.study.results import Tables, write_grid
-from headwise.study.run import InMemory, Run
+from headwise.study.run_context import InMemory, RunContext
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
 from headwise.study.variants import FULL
@@ -55,11 +55,13 @@ class Study:
         self.device = device
         self.progress = progress
         self.failed: dict[str, dict[str, str]] = {}
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, RunContext] = {}
         for name, own in plan.runs.items():
             self.failed[name] = {}
             own_cache = below(cache, name) if cache else None
-            self.runs[name] = Run(own, below(out, name), progress, device, name, own_cache, memory)
+            self.runs[name] = RunContext(
+                own, below(out, name), progress, device, name, own_cache, memory
+            )
         first = next(iter(self.runs.values()))
         self.given = lru_cache(first.load_given)  # for a look before any work
 
@@ -114,7 +116,7 @@ class Study:
             if not build.was_done and run.main:
                 self.write_tables(run.name)
 
-    def warn_of_low_quality(self, run: Run, evaluation: Evaluate) -> None:
+    def warn_of_low_quality(self, run: RunContext, evaluation: Evaluate) -> None:
         """Say where a full model is too poor to be pruned, once it is evaluated on dev: models are pruned after that."""
         numbers = run.store.record(evaluation.name)["result"]["numbers"]
         if run.quality.name not in numbers:  # agreement, which says nothing of how good it is
@@ -271,7 +273,7 @@ def write_reports(study: Study, report: ReportWriter) -> None:
             report(folder)
 
 
-def keep_only_chosen(run: Run, schedule: Schedule) -> None:
+def keep_only_chosen(run: RunContext, schedule: Schedule) -> None:
     """Remove the weights of pruned models but the chosen one's, which are made again where they are gone."""
     variants = schedule.find_variants()
     chosen = run.store.record("choose")["result"]["chosen"]

@@ -41,7 +41,7 @@ class InMemory:
     texts: Mapping[Split, AnyText]
 
 
-class Run:
+class RunContext:
     """What steps work with: the plan, the folder, the texts, the full model.
 
     name: of the run in its study, a path; "." for a study of one. cache: where memory-mapped texts are; by default in
@@ -75,10 +75,10 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A run is its plan and its folder: a worker that is sent one opens it again."""
-        return Run.quiet, (self.plan, self.folder, self.device, self.name, self.cache)
+        return RunContext.quiet, (self.plan, self.folder, self.device, self.name, self.cache)
 
     @classmethod
-    def quiet(cls, plan: Plan, folder: Path, device: str, name: str, cache: Path) -> Run:
+    def quiet(cls, plan: Plan, folder: Path, device: str, name: str, cache: Path) -> RunContext:
         """A run that shows nothing."""
         return cls(plan, folder, Progress(quiet=True), device, name, cache)
 
