@@ -17,7 +17,7 @@ from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.study import make_plan, read_plan

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.folders import as_path, write_file
+from headwise.heads import Head, HeadMap, Site
 from headwise.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, blend, ranges
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.style import Style
     from rich.table import Table
-
-    from headwise.heads import Head, HeadMap, HeadMask, Site
 
 SQUARE, GAP = 16, 2  # pixels of a head's square in a notebook, and between two of them
 SMALL = 6  # pixels of a square where a layer has more than MOST_ACROSS heads
@@ -79,11 +78,6 @@ class HeadGrid:
     framed: frozenset[Head] = frozenset()
     columns: Mapping[Head, int] = field(default_factory=dict)
     facts: Mapping[Head, Mapping[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def of_mask(cls, mask: HeadMask, title: str = "") -> HeadGrid:
-        """Which heads a mask keeps."""
-        return cls(mask.heads, title, f"{len(mask)} of {mask.heads.total}", kept=mask.kept)
 
     @classmethod
     def of_scores(cls, heads: HeadMap, table: pd.DataFrame, measure: str) -> HeadGrid:

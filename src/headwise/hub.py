@@ -37,7 +37,7 @@ from headwise.folders import (
     to_sums,
     write_text,
 )
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model_files import (
     MODEL_FILES,
     NOTE,

@@ -14,9 +14,9 @@ import pandas as pd
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import as_path, below
 from headwise.grid import HeadGrid
-from headwise.heads import HeadMask
 from headwise.importance.interactions import Interactions
 from headwise.importance.scores import Scores
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.pruning.measured import UNPRUNED
@@ -176,7 +176,7 @@ class Run:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: show another one's layout, of run.layouts."
             )
-        return HeadGrid.of_mask(self.layouts[chosen], chosen)
+        return self.layouts[chosen].grid(chosen)
 
     def __repr__(self) -> str:
         lines = [f"Run({str(self.folder)!r})", fill(self.verdict, WIDTH)]

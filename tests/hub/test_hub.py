@@ -21,7 +21,7 @@ import headwise as hw
 from headwise import cli
 from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, MODEL, Folder, files_in, manifest, sha256
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model import Model
 
 REPO = "me/small"

@@ -16,7 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import COLUMNS, KINDS, Head, HeadMap, HeadMask
+from headwise.heads import COLUMNS, KINDS, Head, HeadMap
+from headwise.layout import HeadMask
 from headwise.report import models
 from headwise.report.run_folder import CAUSAL_COLUMNS
 from headwise.roles.role import MATCHES

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
+from headwise.heads import KINDS, Head, HeadMap, Kind
+from headwise.layout import HeadMask
 from headwise.pruning.measured import Measurements
 from headwise.qualities import Number
 from headwise.report.models import MODEL_COLUMNS

@@ -17,8 +17,9 @@ from transformers import MarianMTModel
 import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
 from headwise.hub import HUB_RESULTS
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.report.run_folder import FinishedRun, read_run
 from headwise.report.summary import summary_section

@@ -21,7 +21,7 @@ from headwise.cli.outcome import outcome
 from headwise.data.embedded import write_parallel
 from headwise.decoding.bleu import translation_answers
 from headwise.folders import Folder
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.qualities import QualityMeasure
 from headwise.report import report
 from headwise.report.model_card import origin_rows

@@ -22,6 +22,7 @@ from headwise.study.forecast import (
 )
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
+from headwise.study.step import Build
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import learn_subwords
 from study.studies import QUIET, TINY, plan_of
@@ -45,7 +46,7 @@ class TestForwards:
         if read:
             run.text("train")
             run.text("dev")
-        return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
+        return {step.name: forwards_of(Build(step, run)) for step in Schedule(run).steps()}
 
     def test_of_trainings(self, tmp_path: Path) -> None:
         run = RunContext(plan_of(TINY), tmp_path, QUIET)
@@ -74,7 +75,7 @@ class TestForwards:
         assert run.count("test") == 50
 
         def forwards() -> dict[str, float]:
-            return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
+            return {step.name: forwards_of(Build(step, run)) for step in Schedule(run).steps()}
 
         times = forwards()["translate/test/full"] / forwards()["translate/dev/full"]
         assert times == pytest.approx(50 / 20)

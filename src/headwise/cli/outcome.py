@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headwise.folders import Folder, below
 
 if TYPE_CHECKING:
-    from headwise.heads import HeadMask
+    from headwise.layout import HeadMask
     from headwise.progress import Progress
     from headwise.report.models import ModelRow
     from headwise.report.run_folder import FinishedRun
@@ -103,10 +103,10 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     run = RunContext(plan, out, progress, device)
     # The other processes, if any, are through: to wait for them would never end.
     with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
-        facts = run.get_or_make(FULL_MODEL)
+        facts = FULL_MODEL.get_or_make(run)
         translate = Translate("dev", FULL)
-        run.get_or_make(translate)
-        quality = run.get_or_make(Evaluate("dev", FULL, translate))
+        translate.get_or_make(run)
+        quality = Evaluate("dev", FULL, translate).get_or_make(run)
     found = []
     for name, (value, low, high, *_) in quality["numbers"].items():
         ends = "" if low is None else f" [{low:.1f}, {high:.1f}]"

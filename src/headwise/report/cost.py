@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED
 from headwise.qualities import AGREEMENT, BLEU, NEIGHBOURS, VERDICTS, Number

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.grid import HeadGrid
-from headwise.heads import KINDS, HeadMap, HeadMask, Kind, Site
+from headwise.heads import KINDS, HeadMap, Kind, Site
+from headwise.layout import HeadMask
 from headwise.report import charts, models, score_faithfulness
 from headwise.report.charts import Figure, HeadChart, Panel, axis, colour, field, tips
 from headwise.report.format import KIND_NAMES, capital, kinds_among, measure_name, percent

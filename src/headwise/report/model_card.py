@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from headwise.data.text import DATASETS
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.report import kept_heads
 from headwise.report.format import interval_text
 from headwise.report.models import ModelRow, measured

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import HeadwiseError
 from headwise.folders import below, checked_name, read_json
-from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
+from headwise.heads import COLUMNS, KINDS, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
+from headwise.layout import HeadMask
 from headwise.options import validated
 from headwise.pruning.measured import Measurements
 from headwise.qualities import Number, QualityMeasure

@@ -16,7 +16,7 @@ from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
 from headwise.evaluation.measure import measure
 from headwise.folders import below, write_text
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
@@ -140,7 +140,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
         step = self.whole(run)
         whole = None
         if step is not None:
-            run.get_or_make(step)
+            step.get_or_make(run)
             whole = read_answers(below(run.folder, f"{step.name}.npz"))
         answers = measure(text, masks, cut if own else None, whole)
         answers.save(below(work / STAGING, f"{self.name}.npz"))
@@ -328,10 +328,10 @@ class Choose(Step, stage="evaluate", name_format="choose", may_add_steps=True):
         unsettled: list[str] = []
         for step in self.candidates:
             variant = step.variant
-            result = run.result(step)
+            result = step.result(run)
             if not result:
                 continue
-            facts = run.result(model_step(variant)) or {}
+            facts = model_step(variant).result(run) or {}
             asked_for = limit is None and variant.keep is not None
             if facts.get("undecided", 0.0) >= UNDECIDED_SHARE and not asked_for:
                 unsettled.append(variant.name)

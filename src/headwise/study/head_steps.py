@@ -15,7 +15,7 @@ from headwise.data.text import ParallelText
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder, below, write_text
-from headwise.heads import HeadMask, Site, save_table
+from headwise.heads import Site, save_table
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
@@ -29,6 +29,7 @@ from headwise.importance.passes import (
 from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.untrained import score_untrained
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.roles.behaviour import WORDS
 from headwise.roles.lost_words import FEWEST, LostWords, lost_words
@@ -103,7 +104,7 @@ def read_scores(run: RunContext) -> Measurement:
     heads = run.heads
     assert heads is not None
     for step in score_passes(run):
-        result = run.get_or_make(step)
+        result = step.get_or_make(run)
         scores.sums |= read_sums(below(run.folder, step.name), result["measures"], heads)
         scores.rows += result["rows"]
         scores.balances |= result["balances"]

@@ -12,7 +12,8 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.fingerprint import fingerprint
 from headwise.folders import below, digest, sha256, write_text
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.model_files import folder_of, loaded_files
 from headwise.options import Architecture
@@ -89,7 +90,7 @@ FULL_MODEL = Train()
 
 def full_model(run: RunContext) -> Model:
     """The full model, made first where it is not there."""
-    run.get_or_make(FULL_MODEL, with_weights=True)
+    FULL_MODEL.get_or_make(run, with_weights=True)
     return run.full
 
 
@@ -287,7 +288,7 @@ class PruneByGates(Prune):
         return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
 
     def make(self, run: RunContext, work: Path) -> Result:
-        run.get_or_make(FULL_MODEL, with_weights=True)
+        FULL_MODEL.get_or_make(run, with_weights=True)
         model = run.fresh()
         variant = self.variant
         sweep = run.sweep(variant)
@@ -469,16 +470,16 @@ def model_of(run: RunContext, variant: Variant) -> Model:
         return full_model(run)
     step = prune_step(variant)
     if not step.saves_weights(run):
-        run.get_or_make(step)
+        step.get_or_make(run)
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
-    run.get_or_make(step, with_weights=True)
+    step.get_or_make(run, with_weights=True)
     return run.pruned(step.folder, run.store.record(step.name)["files"])
 
 
 def lost_no_head(run: RunContext, variant: Variant) -> bool:
     """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
     return (
-        run.result(prune_step(variant)) is not None
+        prune_step(variant).result(run) is not None
         and len(run.mask(variant)) == run.mask(variant).heads.total
     )

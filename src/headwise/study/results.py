@@ -89,11 +89,11 @@ class Tables:
     def result(self, name: str) -> Result:
         """The result of a step by its name; empty where it is not done."""
         step = self.steps.get(name)
-        return (self.run.result(step) or {}) if step else {}
+        return (step.result(self.run) or {}) if step else {}
 
     def build_result(self, variant: Variant) -> Result:
         """What the step that made a model recorded; empty where it is not done."""
-        return self.run.result(model_step(variant)) or {}
+        return model_step(variant).result(self.run) or {}
 
     def write(self) -> None:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
@@ -139,7 +139,7 @@ class Tables:
         for split in ("dev", "test"):
             numbers.update(self.measured_on(split, variant))
 
-        savings = run.result(MeasureSavings(variant)) or {}
+        savings = MeasureSavings(variant).result(run) or {}
         for fact, value in savings.items():
             split, measure = ("dev", "loss") if fact == "dev_loss" else ("", fact)
             numbers[split, measure, ""] = Number(value)
@@ -206,7 +206,7 @@ class Tables:
             "threads": info["threads"],
             "seconds": {name: record["seconds"] for name, record in records.items()},
             "devices": sorted({r["device"] for r in records.values() if "device" in r}),
-            **(self.run.result(choose) or choose.choice(self.run)),
+            **(choose.result(self.run) or choose.choice(self.run)),
             "notes": {},
             "doubts": {},
             "settings": {},
@@ -217,7 +217,7 @@ class Tables:
             if number := self.result(f"evaluate/{split}/{FULL.name}").get("sentences"):
                 facts["sentences"][split] = number
         for variant in self.variants:
-            build = self.run.result(model_step(variant))
+            build = model_step(variant).result(self.run)
             if build is None:
                 continue
             if "notes" in build:

@@ -142,7 +142,7 @@ class Schedule:
         # Before the choice its step is not needed.
         if not self.run.store.record("choose"):
             return None
-        result = self.run.result(self.choose_step()) or {}
+        result = self.choose_step().result(self.run) or {}
         chosen: str | None = result.get("chosen")
         return chosen
 
@@ -209,7 +209,7 @@ class Schedule:
         models_at_steps = own_models(sweep, index, heads)
         for ranking in rankings_of(sweep):
             of_order = [variant for variant in models_at_steps if variant.ranking == ranking]
-            is_ranked = self.run.done(RankHeads(index, ranking))
+            is_ranked = RankHeads(index, ranking).done(self.run)
             while is_ranked and ranking.score != "random":
                 results = self.heads_and_quality(of_order)
                 if not results:
@@ -235,7 +235,7 @@ class Schedule:
                 continue
             # By its name, not its key: that would need the answers of all models it is compared with.
             record = self.run.store.record(f"evaluate/dev/{variant.name}")
-            if not record or self.run.result(prune_step(variant)) is None:
+            if not record or prune_step(variant).result(self.run) is None:
                 return {}
             results[variant] = (len(self.run.mask(variant)), gain(self.run, record["result"]))
         return results
@@ -449,13 +449,13 @@ class Schedule:
         earlier_speeds = run.store.record("speed").get("result", {})
         recorded = tuple(variant for variant in wanted if variant.name in earlier_speeds)
         all_are_wanted = {variant.name for variant in recorded} == {*earlier_speeds}
-        if recorded and all_are_wanted and run.done(MeasureSpeed(recorded)):
+        if recorded and all_are_wanted and MeasureSpeed(recorded).done(run):
             return recorded
 
         available = []
         for variant in wanted:
             saves_weights = variant != FULL and prune_step(variant).saves_weights(run)
-            if not saves_weights or run.done(prune_step(variant), with_weights=True):
+            if not saves_weights or prune_step(variant).done(run, with_weights=True):
                 available.append(variant)
         return tuple(available)
 

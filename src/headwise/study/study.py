@@ -69,10 +69,10 @@ class Study:
         """Make one build. With several processes, the main one alone makes what is not shared."""
         run = self.runs[build.run.name]
         if build.step.distributed:
-            run.get_or_make(build.step)
+            build.step.get_or_make(run)
         elif run.main:
             with run.store.alone():
-                run.get_or_make(build.step)
+                build.step.get_or_make(run)
         run.store.wait()  # the steps that this one reveals are the same for all processes
 
     def schedule(self, name: str) -> Schedule:
@@ -100,7 +100,7 @@ class Study:
             before += schedule.steps_before(step, steps)
             # Steps of stages that were not asked for are not waited for: where they are needed, they are made.
             waits_for = [f"{run.prefix}{name}" for name in dict.fromkeys(before) if name in names]
-            yield Build(step, run, tuple(waits_for), run.done(step))
+            yield Build(step, run, tuple(waits_for), step.done(run))
 
     def after_build(self, build: Build, outcome: StudyOutcome) -> None:
         """Note a failure of the build, or write the tables of its run where they have grown."""
@@ -132,7 +132,7 @@ class Study:
     def write_tables(self, name: str) -> None:
         """The tables of one run, from what is known by now."""
         run = self.runs[name]
-        if run.result(FULL_MODEL) is not None:
+        if FULL_MODEL.result(run) is not None:
             Tables(run, self.schedule(name)).write()
 
 

@@ -48,7 +48,7 @@ def doubts_of(
     better = quality.better
     if value is None or low is None or high is None or max(better * low, better * high) >= 0:
         return
-    trained = run.result(model_step(variant))
+    trained = model_step(variant).result(run)
     # Agreement with the full model's own translations begins at 100: any training lowers it. The loss says more.
     if quality is AGREEMENT and trained and trained["loss_after"] < trained["loss_before"]:
         return
