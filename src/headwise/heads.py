@@ -262,9 +262,9 @@ class HeadMap:
             raise HeadwiseError(f"'{name}' is none of this model's heads ({describe(self)}).")
         return heads
 
-    def only(self, kinds: Iterable[Kind]) -> HeadMap:
-        """The map restricted to some kinds. Raises HeadwiseError for a kind that the model does not have."""
-        kinds = tuple(kinds)
+    def only(self, kinds: Kind | Iterable[Kind]) -> HeadMap:
+        """The map restricted to a kind, or some. Raises HeadwiseError for a kind that the model does not have."""
+        kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         for kind in kinds:
             if kind not in self.query:
                 has = ", ".join(self.query)

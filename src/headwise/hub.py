@@ -29,6 +29,7 @@ from headwise.folders import (
     MODEL,
     SUMS,
     Folder,
+    as_path,
     below,
     checked_name,
     digest,
@@ -144,7 +145,7 @@ class Upload:
 def push(
     model: str | PathLike[str],
     repo: str,
-    exports: Sequence[str | Path] = (),
+    exports: Sequence[str | PathLike[str]] = (),
     base_model: str | None = None,
     public: bool = False,
     yes: bool = False,
@@ -185,7 +186,7 @@ def push(
         notes.append(
             f"No {HUB_RESULTS}: the hub takes results on its own data sets only, and the test text is none."
         )
-    for export in map(Path, exports):
+    for export in map(as_path, exports):
         taken = {item.path_in_repo.partition("/")[0] for item in items}
         export_files, export_notes = export_items(export, taken)
         items += export_files
@@ -281,13 +282,13 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
         )
     folder = place
     if (place / "run.json").is_file():
-        chosen = read_run(place).facts.get("chosen")
-        if not chosen:
+        chosen = read_run(place).chosen_folder
+        if chosen is None:
             raise HeadwiseError(
                 f"The study in {place} chose no smaller model: push one of {place}/pruned/."
             )
-        folder = below(place / "pruned", chosen)
-        refuse_linked_files(place, [f"pruned/{chosen}"])
+        folder = chosen
+        refuse_linked_files(place, [f"pruned/{folder.name}"])
     if not (folder / "config.json").is_file():
         raise HeadwiseError(
             f"{folder} has no config.json: give the folder of a model, or of a finished study."
@@ -317,9 +318,7 @@ def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, lis
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
     planned: Any = None
     if run is not None:
-        from headwise.report.run_folder import plan_of_run
-
-        planned = plan_of_run(run).get("model")
+        planned = run.planned.get("model")
         if given is None and not isinstance(planned, str):
             return None, []  # trained from random weights
     if given is None and isinstance(planned, str):

@@ -19,10 +19,10 @@ from headwise.importance.scores import Scores
 from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
-from headwise.pruning.measured import UNPRUNED
+from headwise.pruning.measured import MODEL_COLUMNS, UNPRUNED
 from headwise.report import report
-from headwise.report.models import MODEL_COLUMNS, model_rows, ordered
-from headwise.report.run_folder import read_optional_table, read_run
+from headwise.report.models import model_rows, ordered
+from headwise.report.run_folder import read_run, read_table
 from headwise.report.summary import summary_section
 from headwise.result import WIDTH, plain_number, printed
 from headwise.roles.lost_words import LostWords
@@ -147,9 +147,7 @@ class Run:
     @cached_property
     def pruning(self) -> pd.DataFrame:
         """Everything that was measured of every model, a row a number (docs/layout.md)."""
-        table = read_optional_table(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
-        assert table is not None
-        return table
+        return read_table(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
 
     @property
     def tables(self) -> list[str]:

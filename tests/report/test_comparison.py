@@ -59,7 +59,6 @@ def cells(table: Table | None) -> list[list[str]]:
 def test_every_score_is_paired_head_by_head(content: Content, found: Runs) -> None:
     scores, keyed = content["paired_heads"]["points"], []
     for run in found.runs.values():
-        assert run.heads is not None
         table = run.heads.assign(
             address=run.heads[["kind", "layer", "head"]].astype(str).agg("/".join, axis=1)
         )

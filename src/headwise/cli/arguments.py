@@ -90,15 +90,6 @@ Seed = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="print nothing but the result", hidden=True)
 ]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        help="end with all facts of the report's first screen",
-        hidden=True,
-    ),
-]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="only say what would be done, and how long")
 ]

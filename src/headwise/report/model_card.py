@@ -14,7 +14,7 @@ from headwise.layout import HeadMask
 from headwise.report import kept_heads
 from headwise.report.format import interval_text
 from headwise.report.models import ModelRow, measured
-from headwise.report.run_folder import FinishedRun, plan_of_run
+from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import Fact, choice, cost, saved
 
 FactRows = Sequence[tuple[str, str]]
@@ -53,7 +53,7 @@ def card_sections(run: FinishedRun, model: ModelRow) -> list[tuple[str, str]]:
             groups.append(("How it was chosen", fact_rows(choice(run, full, model))))
     groups.append(("How it was made", origin_rows(run, model)))
     found = [(title, card_table(rows)) for title, rows in groups if rows]
-    doubted = (run.facts.get("doubts") or {}).get(model["setting"]) or []
+    doubted = run.facts["doubts"].get(model["setting"]) or []
     if doubted:
         found.append(("Doubts", "\n".join(f"- {escape(line, quote=False)}" for line in doubted)))
     return found
@@ -65,10 +65,10 @@ def fact_rows(facts: Sequence[Fact]) -> FactRows:
 
 def origin_rows(run: FinishedRun, model: ModelRow) -> FactRows:
     """The original model, method, texts by name, seed, signature and versions."""
-    settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
-    signature: Mapping[str, Any] = run.facts.get("signature") or {}
-    versions: Mapping[str, Any] = run.facts.get("versions") or {}
-    original = plan_of_run(run).get("model")
+    settings = run.facts["settings"].get(model["setting"]) or {}
+    signature: Mapping[str, Any] = run.facts["signature"]
+    versions: Mapping[str, Any] = run.facts["versions"]
+    original = run.planned.get("model")
     known: dict[str, Any] = {}
     if isinstance(original, str):
         known["original model"] = PurePath(original).name
@@ -90,7 +90,7 @@ def as_text(known: Any) -> str:
 
 def text_names(run: FinishedRun) -> dict[str, str]:
     """The text of each split by name: files without their folders, which may be private."""
-    data = plan_of_run(run).get("data") or {}
+    data = run.planned.get("data") or {}
     found = dict[str, str]()
     for split in ("train", "dev", "test"):
         spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
@@ -107,7 +107,7 @@ def hub_results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
 
     The task is named after the data set's configuration: there is no better name.
     """
-    spec = (plan_of_run(run).get("data") or {}).get("test")
+    spec = (run.planned.get("data") or {}).get("test")
     if not isinstance(spec, str) or not spec.startswith(DATASETS):
         return []
     name, _, query = spec.removeprefix(DATASETS).partition("?")

@@ -52,7 +52,6 @@ def faint(strength: float = FAINT) -> Spec:
 def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> Panel:
     """Layers × heads with the roles of every head in its cell, coloured by the clearest (Voita et al. 2019, figure 1c).
     places: the column of each head."""
-    assert run.roles is not None
     roles = of_kind(run.roles.roles, kind).sort_values("value", ascending=False, kind="stable")
     confirmed = confirmed_roles(run.roles)
     roles_of: dict[Head, list[dict[Any, Any]]] = {}
@@ -95,8 +94,6 @@ def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> 
 
 def confirmed_roles(roles_folder: RolesFolder) -> set[tuple[Any, ...]]:
     """Kind, layer, head and measure of every role that is confirmed with the head off."""
-    if roles_folder.causal is None:
-        return set()
     rows = roles_folder.causal[roles_folder.causal["confirmed"] == 1]
     return set(rows[[*HEAD_COLUMNS, "measure"]].itertuples(index=False, name=None))
 
@@ -115,7 +112,7 @@ def in_cell(measure: str) -> str:
 def layer_patterns(run: FinishedRun) -> Figure | None:
     """Stacked bars: which category of role is in which layer; None where no head has a role."""
     roles_folder = run.roles
-    if roles_folder is None or roles_folder.roles.empty:
+    if roles_folder.roles.empty:
         return None
     kinds = kinds_among(roles_folder.patterns["kind"])
     return Figure(

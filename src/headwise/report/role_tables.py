@@ -55,13 +55,13 @@ PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 
 def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     """All about roles; the section is left out without them."""
     found = run.roles
-    if found is None:
+    if not found:
         return None
     best = best_heads_table(found)
     tested = [name for name in found.table["measure"].unique() if role_of(name)]
     return {
         "untrained_models": of_control(found, UNTRAINED)["control"].nunique(),
-        "controlled": found.controls is not None,
+        "controlled": not found.controls.empty,
         "groups": _text_facts(found),
         "patterns": layer_patterns(run),
         "causal": causal_table(found),
@@ -76,8 +76,6 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def of_control(found: RolesFolder, name: str) -> pd.DataFrame:
     """The tests of roles of untrained models, or of the model on changed text; no row without any."""
-    if found.controls is None:
-        return pd.DataFrame(columns=["control", *HEAD_COLUMNS, "measure", "value", "found"])
     return found.controls[found.controls["control"].str.startswith(name)]
 
 
@@ -92,8 +90,7 @@ def with_categories(roles: pd.DataFrame) -> pd.DataFrame:
 def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """How many heads have a role, kind by kind, for the opening."""
     facts = []
-    for kind in kinds_with_roles(run.roles) if run.roles is not None else []:
-        assert run.roles is not None
+    for kind in kinds_with_roles(run.roles):
         roles = of_kind(run.roles.roles, kind)
         counts = with_categories(roles)["category"].value_counts()
         text = f"{len(heads_in(roles))} of {len(of_kind(run.roles.labels, kind))} have a role"
@@ -266,8 +263,6 @@ def share_table(found: RolesFolder) -> Table | None:
 
 def causal_table(found: RolesFolder) -> Table | None:
     """What the model predicts with the head of each role off; None where that was not tested."""
-    if found.causal is None:
-        return None
     rows = found.causal.dropna(subset=["with_all", "value"])
     rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
 

@@ -1,4 +1,4 @@
-"""The folder of a run, read into memory: None for what is not there."""
+"""The folder of a run, read into memory: tables that are not there are empty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwise.heads import COLUMNS, KINDS, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
 from headwise.layout import HeadMask
 from headwise.options import validated
-from headwise.pruning.measured import Measurements
+from headwise.pruning.measured import MODEL_COLUMNS, Measurements
 from headwise.qualities import Number, QualityMeasure
 from headwise.report import models
 from headwise.report.models import ModelRow
@@ -93,6 +93,17 @@ ROW_KEY = (
     "label",
     "word",
 )
+# Facts of run.json that are tables: empty where it does not have them.
+BY_NAME = (
+    "doubts",
+    "failed",
+    "notes",
+    "seconds",
+    "sentences",
+    "settings",
+    "signature",
+    "versions",
+)
 MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
 MOST_SECONDS = 10**10  # of a step
 LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
@@ -121,8 +132,8 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class RolesFolder:
-    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples, and
-    controls and what roles do with their head off, where there are any."""
+    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples,
+    controls, and what roles do with their head off. False where no head was tested."""
 
     table: pd.DataFrame
     roles: pd.DataFrame
@@ -130,16 +141,19 @@ class RolesFolder:
     patterns: pd.DataFrame
     facts: Mapping[str, Any]
     examples: Sequence[Mapping[str, Any]]
-    controls: pd.DataFrame | None = None
-    causal: pd.DataFrame | None = None
+    controls: pd.DataFrame
+    causal: pd.DataFrame
+
+    def __bool__(self) -> bool:
+        return not self.labels.empty
 
 
 @dataclass(frozen=True)
 class Rescored:
     """A pruned model's own scores and roles. Its heads have the numbers of the full model."""
 
-    heads: pd.DataFrame | None
-    roles: RolesFolder | None
+    heads: pd.DataFrame
+    roles: RolesFolder
 
 
 @dataclass(frozen=True)
@@ -151,15 +165,15 @@ class FinishedRun:
     facts: Mapping[str, Any]
     model_table: pd.DataFrame
     plan: str | None
-    training: pd.DataFrame | None
-    heads: pd.DataFrame | None
-    faithfulness: pd.DataFrame | None
-    curves: pd.DataFrame | None
-    lrp: pd.DataFrame | None
-    untrained: pd.DataFrame | None
-    interactions: pd.DataFrame | None
-    words: pd.DataFrame | None
-    roles: RolesFolder | None
+    training: pd.DataFrame
+    heads: pd.DataFrame
+    faithfulness: pd.DataFrame
+    curves: pd.DataFrame
+    lrp: pd.DataFrame
+    untrained: pd.DataFrame
+    interactions: pd.DataFrame
+    words: pd.DataFrame
+    roles: RolesFolder
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
     translations: Mapping[str, list[str]]
@@ -203,6 +217,20 @@ class FinishedRun:
     def quality_on(self, split: str) -> QualityMeasure:
         """What its models are compared by on one of its texts."""
         return models.quality_on(self.model_table, split)
+
+    @cached_property
+    def planned(self) -> dict[str, Any]:
+        """What its plan says; nothing where it is none."""
+        try:
+            return tomllib.loads(self.plan or "")
+        except tomllib.TOMLDecodeError:
+            return {}
+
+    @property
+    def chosen_folder(self) -> Path | None:
+        """Where the weights of the chosen model are, if they were kept."""
+        chosen = self.chosen
+        return None if chosen is None else below(self.folder / "pruned", chosen["setting"])
 
     @property
     def limit(self) -> float | None:
@@ -281,12 +309,12 @@ def read_run(folder: Path) -> FinishedRun:
 
         rescored_folder = below(folder / "rescored", name)
         if rescored_folder.is_dir():
-            heads = read_optional_table(rescored_folder / "heads.csv", COLUMNS)
+            heads = read_table(rescored_folder / "heads.csv", COLUMNS)
             rescored[name] = Rescored(heads, _read_roles(rescored_folder / "roles"))
 
     tables = {}
     for name, (file, columns) in FILES.items():
-        tables[name] = read_optional_table(below(folder, file), columns)
+        tables[name] = read_table(below(folder, file), columns)
     run = FinishedRun(
         folder=folder,
         facts=facts,
@@ -309,12 +337,9 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         return
     heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
     kinds = {kind for kind, _, _ in heads}
-    tables = [run.heads, run.untrained, run.words, *run.gates.values()]
-    if run.roles is not None:
-        tables += [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
-    for table in tables:
-        if table is None:
-            continue
+    found = run.roles
+    of_roles = [found.table, found.roles, found.labels, found.causal]
+    for table in (run.heads, run.untrained, run.words, *run.gates.values(), *of_roles):
         named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
         # The heads of a kind that no layout has are not known.
         absent = sorted(head for head in named - heads if head[0] in kinds)
@@ -327,48 +352,34 @@ def refuse_absent_heads(run: FinishedRun) -> None:
 
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
-    facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
+    facts: dict[str, Any] = read_json(folder / "run.json", dict)
     validated(Facts, {**facts}, f"{folder}/run.json is damaged, run the study again")
-    table = read_optional_table(folder / "pruning.csv", models.MODEL_COLUMNS)
-    if table is not None:
-        for setting in table["setting"].unique():
-            checked_name(setting, folder / "pruning.csv")
+    for name in BY_NAME:
+        facts[name] = facts.get(name) or {}
+    table = read_table(folder / "pruning.csv", MODEL_COLUMNS)
+    for setting in table["setting"].unique():
+        checked_name(setting, folder / "pruning.csv")
     if facts.get("chosen") is not None:
         checked_name(facts["chosen"], folder / "run.json")
-    return facts, models.table_of_models(
-        pd.DataFrame(columns=models.MODEL_COLUMNS) if table is None else table, facts
-    )
+    return facts, models.table_of_models(table, facts)
 
 
-def _read_roles(folder: Path) -> RolesFolder | None:
-    """The files of a folder roles/, which must all be there; None without the folder."""
-    if not folder.is_dir():
-        return None
-    found = {}
-    missing = []
-    for name, columns in ROLE_TABLES.items():
-        table = read_optional_table(below(folder, f"{name}.csv"), columns)
-        if table is None:
-            missing.append(f"{name}.csv")
-        else:
-            found[name] = table
-
-    for name in ("facts.json", "examples.json"):
-        if not below(folder, name).is_file():
-            missing.append(name)
-
-    if missing:
+def _read_roles(folder: Path) -> RolesFolder:
+    """The files of a folder roles/, which must all be there where the folder is."""
+    needed = [*(f"{name}.csv" for name in ROLE_TABLES), "facts.json", "examples.json"]
+    missing = [name for name in needed if not below(folder, name).is_file()]
+    if missing and folder.is_dir():
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
-    causal = read_optional_table(folder / "causal.csv", CAUSAL_COLUMNS)
-    if causal is not None:
-        refuse_other_behaviours(folder / "causal.csv", causal)
-    facts = read_json(folder / "facts.json", dict)
-    examples = read_json(folder / "examples.json", list)
+    found = {}
+    for name, columns in ROLE_TABLES.items():
+        found[name] = read_table(below(folder, f"{name}.csv"), columns)
+    causal = read_table(folder / "causal.csv", CAUSAL_COLUMNS)
+    refuse_other_behaviours(folder / "causal.csv", causal)
     return RolesFolder(
         **found,
-        facts=facts,
-        examples=examples,
-        controls=read_optional_table(folder / "controls.csv", CONTROLS_TABLE),
+        facts={} if missing else read_json(folder / "facts.json", dict),
+        examples=[] if missing else read_json(folder / "examples.json", list),
+        controls=read_table(folder / "controls.csv", CONTROLS_TABLE),
         causal=causal,
     )
 
@@ -380,6 +391,15 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
         raise HeadwiseError(
             f"{path} should be about {', '.join(NAMED)}, but has {str(other.iloc[0])[:60]!r}: run the roles again."
         )
+
+
+def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """`read_optional_table`, or a table without rows."""
+    table = read_optional_table(path, columns)
+    if table is not None:
+        return table
+    numbers = [column for column in columns if column not in TEXTS_IN_TABLES]
+    return pd.DataFrame(columns=columns).astype(dict.fromkeys(numbers, float))
 
 
 def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
@@ -472,11 +492,3 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
             f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
         )
     return lines
-
-
-def plan_of_run(run: FinishedRun) -> dict[str, Any]:
-    """The plan of a run; empty where it is none."""
-    try:
-        return tomllib.loads(run.plan or "")
-    except tomllib.TOMLDecodeError:
-        return {}

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.importance.measures import FAITHFULNESS
 from headwise.report import charts
 from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import capital, estimate, interval_text, measure_name, number, percent
@@ -49,8 +48,6 @@ def faithfulness_section(run: FinishedRun) -> dict[str, Any]:
 
 def judged(run: FinishedRun) -> pd.DataFrame:
     """The statistics of scores, each compared with one truth; no row without any."""
-    if run.faithfulness is None:
-        return pd.DataFrame(columns=[*FAITHFULNESS])
     table = run.faithfulness.dropna(subset=["value"])
     ceilings = table.loc[table["statistic"] == "ceiling", "against"]
     ranked = (table["statistic"] == "spearman") & (table["measure"] != table["against"])
@@ -214,7 +211,7 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
 
 def removal_curves_figure(run: FinishedRun) -> Figure | None:
     """The loss while heads are removed, a panel a score, the best first; None without curves.csv."""
-    if run.curves is None or run.curves.empty:
+    if run.curves.empty:
         return None
     table = run.curves.dropna(subset=["loss"])
     areas = curve_areas(table)

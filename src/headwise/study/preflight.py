@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from headwise.answers import too_short
+from headwise.answers import refuse_too_short
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import PromptPairs
@@ -172,7 +172,7 @@ def short_texts(run: RunContext) -> Iterator[str]:
     """Dev and test texts whose intervals will say little. Raises HeadwiseError for those that would have none."""
     for split in SPLITS:
         if split == "dev" or run.plan.data.has_test:
-            line = too_short(split, run.count(split), run.quality.over)
+            line = refuse_too_short(split, run.count(split), run.quality.over)
             if line:
                 yield line
 

@@ -25,7 +25,13 @@ from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder, below
 from headwise.heads import Kind
-from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measurements
+from headwise.pruning.measured import (
+    MEASURED,
+    MODEL_COLUMNS,
+    SPLITS,
+    Measurements,
+    read_measurements,
+)
 from headwise.pruning.target_count import settle_share
 from headwise.qualities import AGREEMENT, BLEU, Number, QualityMeasure
 from headwise.statistics import FEWEST_UNITS, over_seeds
@@ -50,7 +56,6 @@ from headwise.study.variants import (
 )
 from headwise.units import usual_unit
 
-PRUNING_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 SEED_COLUMNS = (
     "data",
     "method",
@@ -130,7 +135,7 @@ class Tables:
             }
             for row in self.measured(variant).rows():
                 rows.append(setting | dict(zip(MEASURED, row, strict=True)))
-        return pd.DataFrame(rows, columns=list(PRUNING_COLUMNS))
+        return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
 
     def measured(self, variant: Variant) -> Measurements:
         """Everything that was measured of one variant."""
@@ -340,7 +345,7 @@ def write_grid(plan: Plan, out: Path) -> None:
         tables = []
         for data, _, path in measured:
             tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
-        table = pd.concat(tables, ignore_index=True)[["data", *PRUNING_COLUMNS]]
+        table = pd.concat(tables, ignore_index=True)[["data", *MODEL_COLUMNS]]
         contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
         contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
     Folder(out, record=OF_TABLES).publish(contents)

@@ -75,6 +75,12 @@ class Schedule:
         self.variants_so_far: list[Variant] = []  # `find_variants` fills it
         self.chosen_size: int | None = None  # heads that a chosen model of greedy removal has left
 
+    @property
+    def greedy_sweeps(self) -> list[tuple[int, GreedySweep]]:
+        """The sweeps of greedy removal, with their index."""
+        sweeps = enumerate(self.run.plan.pruning)
+        return [(index, sweep) for index, sweep in sweeps if isinstance(sweep, GreedySweep)]
+
     # Variants
 
     def find_variants(self) -> list[Variant]:
@@ -96,9 +102,7 @@ class Schedule:
         Where a sweep asks for no number of heads, there are none before the choice.
         """
         others: list[Variant] = []
-        for index, sweep in enumerate(self.run.plan.pruning):
-            if not isinstance(sweep, GreedySweep):
-                continue
+        for index, sweep in self.greedy_sweeps:
             counts = []
             for variant in self.compared_with_other_orders(index):
                 if variant.heads_left is not None and variant.heads_left not in counts:
@@ -113,8 +117,8 @@ class Schedule:
         if self.run.store.record("choose"):
             return 0
         models = 0
-        for index, sweep in enumerate(self.run.plan.pruning):
-            if isinstance(sweep, GreedySweep) and not sweep.keep:
+        for index, sweep in self.greedy_sweeps:
+            if not sweep.keep:
                 models += len(models_for_comparison(sweep, index, self.other_scores(sweep), [1]))
         return models
 
@@ -394,9 +398,7 @@ class Schedule:
 
     def order_comparisons(self, split: Split) -> Iterator[CompareOrders]:
         """What compares models of greedy removal with those of other orders that have as many heads."""
-        for index, sweep in enumerate(self.run.plan.pruning):
-            if not isinstance(sweep, GreedySweep):
-                continue
+        for index, _ in self.greedy_sweeps:
             greedy = []
             for variant in self.variants_so_far:
                 is_own = variant.sweep_index == index and variant.ranking is not None

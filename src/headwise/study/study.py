@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
+from os import PathLike
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from accelerate import PartialState
 from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import Folder, below
+from headwise.folders import Folder, as_path, below
 from headwise.progress import Progress, about
 from headwise.study.evaluation_steps import Evaluate
 from headwise.study.executor import (
@@ -138,7 +139,7 @@ class Study:
 
 def run_study(
     plan: Plan,
-    out: str | Path,
+    out: str | PathLike[str],
     progress: Progress,
     only: str | None = None,
     device: str = "cpu",
@@ -168,7 +169,7 @@ def run_study(
     if workers and not threads:
         threads = 1  # as many workers as cores
     stages = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
-    out = Path(out)
+    out = as_path(out)
     main = PartialState(cpu=device == "cpu").is_main_process
     if not main:
         progress = Progress(quiet=True)
@@ -284,15 +285,13 @@ def keep_only_chosen(run: RunContext, schedule: Schedule) -> None:
             run.store.remove(model_step(variant).name, f"pruned/{variant.name}/")
 
 
-def dry_run(
-    plan: Plan, out: str | Path, device: str = "cpu", *, every_step: bool = True
-) -> list[str]:
+def dry_run(plan: Plan, out: Path, device: str = "cpu", *, every_step: bool = True) -> list[str]:
     """The builds of a plan in lines: what is done and what is to do, and about how long it takes, as far as it is known
     by now. every_step: else only the models that it makes."""
-    refuse_others(plan, Path(out))
+    refuse_others(plan, out)
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
-        study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
+        study = Study(plan, out, device, Progress(quiet=True), cache=Path(work))
         runs = [*study.runs.values()]
         for run in runs:
             run.outline = True
