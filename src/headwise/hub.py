@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
-from huggingface_hub.utils import validate_repo_id, yaml_dump  # type: ignore[attr-defined]
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from headwise.attention.head_counts import states_heads
 from headwise.errors import HeadwiseError
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from headwise.report.models import ModelRow
     from headwise.report.run_folder import FinishedRun
 
-HUB_RESULTS = ".eval_results/headwise.yaml"  # huggingface.co/docs/hub/eval-results
 OF_HUB = (".gitattributes",)  # files that the hub makes
 # What the card keeps of the base model's card.
 KEPT_FACTS = (
@@ -181,11 +180,7 @@ def push(
     content[README] = card.encode()
     items = items_of(content)
     sent_files = manifest(content)  # the card is another one than in the folder
-    items += items_of({SUMS: to_sums(MODEL, sent_files).encode(), **results_of(run, row)})
-    if run is not None and items[-1].path_in_repo != HUB_RESULTS:
-        notes.append(
-            f"No {HUB_RESULTS}: the hub takes results on its own data sets only, and the test text is none."
-        )
+    items += items_of({SUMS: to_sums(MODEL, sent_files).encode()})
     for export in map(as_path, exports):
         taken = {item.path_in_repo.partition("/")[0] for item in items}
         export_files, export_notes = export_items(export, taken)
@@ -451,18 +446,6 @@ from transformers import {name}
 
 model = {name}.from_pretrained("{address}")
 ```"""
-
-
-def results_of(run: FinishedRun | None, row: ModelRow | None) -> dict[str, bytes]:
-    """What was measured on a data set of the hub, as the file that the hub reads; nothing where none was."""
-    if run is None or row is None:
-        return {}
-    from headwise.report.model_card import hub_results
-
-    entries = [hub.EvalResultEntry(**entry) for entry in hub_results(run, row)]
-    if not entries:
-        return {}
-    return {HUB_RESULTS: yaml_dump(hub.eval_result_entries_to_yaml(entries)).encode()}
 
 
 def repository(repo: str) -> tuple[hub.ModelInfo | None, str]:

@@ -98,7 +98,6 @@ def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
             parts.append(
                 {
                     "heads": HEADS_OF_KIND[kind],
-                    "paper": kind == "encoder-self",
                     "had_roles": bool(before),
                     "figure": functions_left(run.roles, kind, found) if drawn else None,
                     "counts": role_changes_table(found, kind),

@@ -7,13 +7,11 @@ from html import escape
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import parse_qs
 
 from headwise.data.text import DATASETS
 from headwise.layout import HeadMask
 from headwise.report import kept_heads
-from headwise.report.format import interval_text
-from headwise.report.models import ModelRow, measured
+from headwise.report.models import ModelRow
 from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import Fact, choice, cost, saved
 
@@ -100,33 +98,6 @@ def text_names(run: FinishedRun) -> dict[str, str]:
                 name if name.startswith(DATASETS) else PurePath(name).name for name in files
             )
     return found
-
-
-def hub_results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
-    """What was measured on a test text that is a data set of the hub: its id, its task, value and notes; else nothing.
-
-    The task is named after the data set's configuration: there is no better name.
-    """
-    spec = (run.planned.get("data") or {}).get("test")
-    if not isinstance(spec, str) or not spec.startswith(DATASETS):
-        return []
-    name, _, query = spec.removeprefix(DATASETS).partition("?")
-    task = parse_qs(query).get("config", ["default"])[0]
-    for measure in ("bleu", "perplexity"):
-        tested = measured(model, measure, "test")
-        if tested.value is None:
-            continue
-        # These are values, not changes: a plus would be read as a gain.
-        ends = interval_text(tested.low, tested.high).replace("+", "")
-        notes = [
-            measure,
-            f"95 % interval {ends}" if ends else "",
-            str(run.facts.get(f"{measure}_signature") or ""),
-        ]
-        text = "; ".join(note for note in notes if note)
-        value = round(tested.value, 4)
-        return [{"dataset_id": name, "task_id": task, "value": value, "notes": text}]
-    return []
 
 
 def card_table(rows: FactRows) -> str:

@@ -1,10 +1,9 @@
-"""What each head does: the roles that were found, the paper's for comparison, and their evidence."""
+"""What each head does: the roles that were found, and their evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -40,8 +39,6 @@ from headwise.roles.role import (
     role_of,
 )
 
-PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
-
 
 @section(
     "roles",
@@ -66,7 +63,6 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "patterns": layer_patterns(run),
         "causal": causal_table(found),
         "shares": share_table(found),
-        "in_encoder": reads_text(found),
         "best": best,
         "left_out": len(tested) - len(best.rows) if best else 0,
         "absent": found.facts["absent"],
@@ -214,12 +210,9 @@ def best_heads_table(found: RolesFolder) -> Table | None:
 
 
 def share_table(found: RolesFolder) -> Table | None:
-    """The share of heads with each category of role, of the controls, and of the paper's three models where encoder heads
-    were tested."""
-    paper = pd.read_csv(PAPER, index_col="role") if reads_text(found) else pd.DataFrame()
+    """The share of heads with each category of role, and of the controls."""
     roles = with_categories(found.roles)
-    # The paper's last row is `no known role`, which also ends this table.
-    categories = [*paper.index[:-1], *roles["category"].value_counts().index, NO_ROLE]
+    categories = [*roles["category"].value_counts().index, NO_ROLE]
 
     def share(rows: pd.DataFrame, total: int, tested: Collection[str], name: str) -> str:
         """Heads of several controls count one by one. tested: the categories that were."""
@@ -235,10 +228,6 @@ def share_table(found: RolesFolder) -> Table | None:
     def clearest(name: str) -> str:
         best = roles[roles["category"] == name].head(1).to_dict("records")
         return f"{head_of(best[0])}\n{best[0]['text']}" if best else ""
-
-    def theirs(pair: str, name: str) -> str:
-        heads = paper[pair].get(name)
-        return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
 
     columns: Columns = {"role": capital}
     for kind in kinds_with_roles(found):
@@ -257,8 +246,7 @@ def share_table(found: RolesFolder) -> Table | None:
             have = with_categories(rows[rows["found"] == 1])
             tested = {NO_ROLE, *rows["measure"].map(category)}
             columns[title] = partial(share, have, total, tested)
-    columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}
-    return table("Shares of roles", [str(name) for name in dict.fromkeys(categories)], columns)
+    return table("Shares of roles", categories, columns)
 
 
 def causal_table(found: RolesFolder) -> Table | None:

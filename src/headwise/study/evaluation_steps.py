@@ -43,10 +43,6 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
     def after_prefixes(self) -> tuple[str, ...]:
         return ("choose",) if self.split == "test" else ()
 
-    @property
-    def after_everything_else(self) -> bool:
-        return self.split == "test" or super().after_everything_else
-
     @abstractmethod
     def read(self, run: RunContext, variant: Variant) -> Answers:
         """The answers of one model, from the files."""
@@ -160,10 +156,6 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
     variant: Variant
     answer: Answer
     others: tuple[tuple[Variant, Answer], ...] = ()
-
-    @property
-    def after_everything_else(self) -> bool:
-        return self.split == "test" or super().after_everything_else
 
     def dependencies(self, run: RunContext) -> list[Step]:
         return [self.answer, *(answer for _, answer in self.others)]

@@ -95,7 +95,8 @@ class Step(ABC):
     @property
     def after_everything_else(self) -> bool:
         variant = self.variant_or_none
-        return variant is not None and variant.from_random_weights
+        tested = getattr(self, "split", "") == "test"
+        return tested or (variant is not None and variant.from_random_weights)
 
     @abstractmethod
     def dependencies(self, run: RunContext) -> Sequence[Step]:
