@@ -84,7 +84,7 @@ def test_a_folder_that_is_no_study_is_refused(tmp_path: Path, grid: Path) -> Non
     refuses(lambda: hw.Run(tmp_path), "is a folder without run.json")
     refuses(lambda: hw.Run(tmp_path / "gone"), "is no folder")
     refuses(lambda: hw.Run(None), "None was given in place of a file or a folder")  # type: ignore[arg-type]
-    refuses(lambda: hw.Run(grid), "holds several studies: open one, such as hw.Run('")
+    refuses(lambda: hw.Run(grid), "holds several studies: name one of them, such as ")
 
 
 @pytest.fixture

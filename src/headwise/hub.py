@@ -268,13 +268,10 @@ def refuse_name(repo: str) -> None:
 def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
     from headwise.report.models import model_rows
-    from headwise.report.run_folder import read_run
+    from headwise.report.run_folder import read_run, refuse_grid
 
     Folder(place)  # refuses what can be no folder
-    if (place / "grid.json").is_file():
-        raise HeadwiseError(
-            f"{place} is a study of several runs: push one of the run folders in it."
-        )
+    refuse_grid(place)
     folder = place
     if (place / "run.json").is_file():
         chosen = read_run(place).chosen_folder

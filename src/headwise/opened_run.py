@@ -22,7 +22,7 @@ from headwise.model import Model
 from headwise.pruning.measured import MODEL_COLUMNS, UNPRUNED
 from headwise.report import report
 from headwise.report.models import model_rows, ordered
-from headwise.report.run_folder import read_run, read_table
+from headwise.report.run_folder import read_run, table_or_empty
 from headwise.report.summary import summary_section
 from headwise.result import WIDTH, plain_number, printed
 from headwise.roles.lost_words import LostWords
@@ -47,12 +47,6 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path(folder)
-        if (self.folder / "grid.json").is_file():
-            inner = sorted(self.folder.glob("**/run.json"))
-            first = inner[0].parent if inner else self.folder / "seed-1"
-            raise HeadwiseError(
-                f"{self.folder} holds several studies: open one, such as hw.Run('{first}')."
-            )
         self.found = read_run(self.folder)
 
     def __fspath__(self) -> str:
@@ -147,7 +141,7 @@ class Run:
     @cached_property
     def pruning(self) -> pd.DataFrame:
         """Everything that was measured of every model, a row a number (docs/layout.md)."""
-        return read_table(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
+        return table_or_empty(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
 
     @property
     def tables(self) -> list[str]:

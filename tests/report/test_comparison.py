@@ -203,7 +203,7 @@ def test_bad_input_is_refused_and_nothing_is_written(
     for first, second, place, says in (
         (one, tmp_path / "nothing", tmp_path / "out", "no folder"),
         (one, one.parent / ".." / one.parent.name / one.name, tmp_path / "out", "same folder"),
-        (grid, one, tmp_path / "out", "several runs"),
+        (grid, one, tmp_path / "out", "several studies"),
         (one, bare, tmp_path / "out", "nothing to compare"),
         (one, other, one, "there is something else"),
     ):

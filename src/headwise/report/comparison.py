@@ -55,10 +55,6 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
 
     Raises HeadwiseError for a grid, one folder twice, or runs with no kind of result in common (and as `read_run`).
     """
-    for folder in (one, other):
-        if (folder / "grid.json").is_file() and not (folder / "run.json").is_file():
-            raise HeadwiseError(f"{folder} holds several runs: name one of the run folders in it.")
-
     if one.resolve() == other.resolve():
         raise HeadwiseError(
             f"A comparison needs two runs, but {one} and {other} are the same folder."

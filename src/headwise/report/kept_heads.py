@@ -68,8 +68,7 @@ def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
 def map_measure(run: FinishedRun) -> str:
     """The measure that colours the map: the most faithful one, else the first of MAPPED that the run has."""
     there = set(run.heads["measure"])
-    statistics = score_faithfulness.faithfulness_statistics(run)
-    best = None if statistics is None else score_faithfulness.most_faithful(statistics)
+    best = score_faithfulness.most_faithful(score_faithfulness.faithfulness_statistics(run))
     return next((str(name) for name in (best, *MAPPED) if name in there), MAPPED[-1])
 
 

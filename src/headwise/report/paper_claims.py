@@ -405,7 +405,7 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
 def gradient_as_good(run: FinishedRun) -> ClaimOutcome | None:
     """The loss along the gradient's order of removal and along that of exact ablation."""
     found = score_faithfulness.faithfulness_statistics(run)
-    areas: Any = {} if found is None else score_faithfulness.of(found, "area").to_dict("index")
+    areas: Any = score_faithfulness.of(found, "area").to_dict("index")
     if not {"gradient", "ablation.zero"} <= set(areas):
         return None
     gradient = areas["gradient"]

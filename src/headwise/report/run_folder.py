@@ -284,8 +284,18 @@ class FinishedRun:
         return [kind for kind in all_kinds if kind in model["kinds"]] or list(all_kinds)
 
 
+def refuse_grid(folder: Path) -> None:
+    """Raise HeadwiseError for the folder of several studies, which lie in it."""
+    if (folder / "grid.json").is_file():
+        inner = [*sorted(folder.glob("**/run.json")), folder / "seed-1" / "run.json"]
+        raise HeadwiseError(
+            f"{folder} holds several studies: name one of them, such as {inner[0].parent}."
+        )
+
+
 def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
+    refuse_grid(folder)
     if not (folder / "run.json").is_file():
         found = "a folder without run.json" if folder.is_dir() else "no folder"
         raise HeadwiseError(
@@ -309,12 +319,12 @@ def read_run(folder: Path) -> FinishedRun:
 
         rescored_folder = below(folder / "rescored", name)
         if rescored_folder.is_dir():
-            heads = read_table(rescored_folder / "heads.csv", COLUMNS)
+            heads = table_or_empty(rescored_folder / "heads.csv", COLUMNS)
             rescored[name] = Rescored(heads, _read_roles(rescored_folder / "roles"))
 
     tables = {}
     for name, (file, columns) in FILES.items():
-        tables[name] = read_table(below(folder, file), columns)
+        tables[name] = table_or_empty(below(folder, file), columns)
     run = FinishedRun(
         folder=folder,
         facts=facts,
@@ -356,7 +366,7 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     validated(Facts, {**facts}, f"{folder}/run.json is damaged, run the study again")
     for name in BY_NAME:
         facts[name] = facts.get(name) or {}
-    table = read_table(folder / "pruning.csv", MODEL_COLUMNS)
+    table = table_or_empty(folder / "pruning.csv", MODEL_COLUMNS)
     for setting in table["setting"].unique():
         checked_name(setting, folder / "pruning.csv")
     if facts.get("chosen") is not None:
@@ -372,14 +382,14 @@ def _read_roles(folder: Path) -> RolesFolder:
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     found = {}
     for name, columns in ROLE_TABLES.items():
-        found[name] = read_table(below(folder, f"{name}.csv"), columns)
-    causal = read_table(folder / "causal.csv", CAUSAL_COLUMNS)
+        found[name] = table_or_empty(below(folder, f"{name}.csv"), columns)
+    causal = table_or_empty(folder / "causal.csv", CAUSAL_COLUMNS)
     refuse_other_behaviours(folder / "causal.csv", causal)
     return RolesFolder(
         **found,
         facts={} if missing else read_json(folder / "facts.json", dict),
         examples=[] if missing else read_json(folder / "examples.json", list),
-        controls=read_table(folder / "controls.csv", CONTROLS_TABLE),
+        controls=table_or_empty(folder / "controls.csv", CONTROLS_TABLE),
         causal=causal,
     )
 
@@ -393,7 +403,7 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
         )
 
 
-def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def table_or_empty(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """`read_optional_table`, or a table without rows."""
     table = read_optional_table(path, columns)
     if table is not None:

@@ -37,7 +37,7 @@ from headwise.report.models import OTHERS
 from headwise.report.page import Columns, section, table
 from headwise.report.quality_curves import quality_figures, run_points, runs_panel
 from headwise.report.role_tables import role_facts
-from headwise.report.run_folder import FinishedRun, read_run, read_table
+from headwise.report.run_folder import FinishedRun, read_run, table_or_empty
 from headwise.report.summary import run_headline
 from headwise.study.records import refuse_damaged
 
@@ -115,7 +115,7 @@ def read_grid(folder: Path) -> Runs:
             measured.setdefault(data, []).append(run.model_table.assign(seed=seed))
 
     # A grid of one data set names it by an empty text, which pandas reads as NaN.
-    across = read_table(folder / "across.csv", ACROSS).fillna({"data": ""})
+    across = table_or_empty(folder / "across.csv", ACROSS).fillna({"data": ""})
     seeds = {data: pd.concat(frames) for data, frames in measured.items()}
     sets = count(len({data for _, data, _ in runs}), "data set")
     trained = count(len({seed for _, _, seed in runs}), "seed")

@@ -58,13 +58,10 @@ def judged(run: FinishedRun) -> pd.DataFrame:
     return found
 
 
-def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame | None:
+def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame:
     """The statistics over all the kinds of heads it had: columns value, low, high, against; index measure and
-    statistic. None without any.
-    """
+    statistic."""
     table = judged(run)
-    if table.empty:
-        return None
     # Kinds are joined by +: the more of these, the more kinds.
     several = table["kinds"].str.count(r"\+")
     widest = several.groupby([table["statistic"], table["measure"]]).transform("max")
@@ -94,8 +91,8 @@ def most_faithful(found: pd.DataFrame) -> str | None:
 def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """The best score and its numbers, for the summary."""
     found = faithfulness_statistics(run)
-    best = None if found is None else most_faithful(found)
-    if found is None or best is None:
+    best = most_faithful(found)
+    if best is None:
         return []
     values = found["value"].to_dict()
     facts = [("Most faithful score", capital(measure_name(best)), "")]
@@ -126,8 +123,6 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
     """One row per score, the one by which removal costs least first; random orders among them, and at the end what the
     ablation reaches with itself."""
     found = faithfulness_statistics(run)
-    if found is None:
-        return None
     values: dict[Any, float] = found["value"].to_dict()
     best = most_faithful(found)
     badges = {**dict.fromkeys(_near(found, best), "as good"), str(best): "best"}
