@@ -225,7 +225,7 @@ def test_layers_that_slide_are_named_in_every_map_and_table(tmp_path: Path) -> N
     attention = {"encoder-self": ["sliding 512", "full", "sliding 512"]}
     content = collect(read_run(make_run(tmp_path, {"run.json": {"attention": attention}})))
     maps = [content["summary"]["head_map"], *content["scores"]["maps"]]
-    for figure in [*maps, content["roles"]["patterns"], *content["functions"]["figures"].values()]:
+    for figure in [*maps, *content["functions"]["figures"].values()]:
         for panel in figure.panels:
             assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name
     rows = content["every_head"]["rows"]

@@ -21,7 +21,7 @@ from headwise.report.format import (
 )
 from headwise.report.head_rows import heads_in, of_kind
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.role_charts import kinds_with_roles, layer_patterns
+from headwise.report.role_charts import kinds_with_roles
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
@@ -60,7 +60,6 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
         "untrained_models": of_control(found, UNTRAINED)["control"].nunique(),
         "controlled": not found.controls.empty,
         "groups": _text_facts(found),
-        "patterns": layer_patterns(run),
         "causal": causal_table(found),
         "shares": share_table(found),
         "best": best,

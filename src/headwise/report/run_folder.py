@@ -44,7 +44,6 @@ ROLE_TABLES = {
     "table": COLUMNS,
     "roles": (*COLUMNS, "role", "text", "p"),
     "labels": ("kind", "layer", "head", "label"),
-    "patterns": ("kind", "layer", "role", "heads", "share"),
 }
 CAUSAL_COLUMNS = (
     *("kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"),
@@ -132,13 +131,12 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class RolesFolder:
-    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples,
+    """The folder roles/: scores of all roles, roles found, labels of heads, facts, examples,
     controls, and what roles do with their head off. False where no head was tested."""
 
     table: pd.DataFrame
     roles: pd.DataFrame
     labels: pd.DataFrame
-    patterns: pd.DataFrame
     facts: Mapping[str, Any]
     examples: Sequence[Mapping[str, Any]]
     controls: pd.DataFrame
