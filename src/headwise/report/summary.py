@@ -91,7 +91,7 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         "tiles": tiles,
         "groups": groups,
         "leads": ", ".join(lead[0].lower() + lead[1:] for lead, _ in groups),
-        "doubts": [*short_texts(run), *doubts(run)],
+        "doubts": [*text_doubts(run), *doubts(run)],
         "head_map": kept_heads.head_map(run, chosen),
     }
 
@@ -464,7 +464,7 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     return facts
 
 
-def short_texts(run: FinishedRun) -> list[str]:
+def text_doubts(run: FinishedRun) -> list[str]:
     """Texts that are too short to say much. A study says so before it begins."""
     known = run.facts["sentences"]
     lines = [too_short(text, number, run.quality.over) for text, number in known.items()]

@@ -22,7 +22,7 @@ from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
 from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number, QualityMeasure
 from headwise.study.model_steps import OneModelStep, full_model, model_of, model_step, prune_step
-from headwise.study.records import STAGING, Result
+from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
@@ -61,7 +61,7 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
         names = (self.variant.name, "source", "reference")
         return [translation_file(self.split, name) for name in names]
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = model_of(run, self.variant)
         text = run.pairs(self.split)
         search = run.plan.search
@@ -124,7 +124,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"text": run.text(self.split).fingerprint}
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         masks = [run.mask(variant) for variant in self.variants]
 
         def cut(mask: HeadMask) -> Model:
@@ -180,7 +180,7 @@ class Evaluate(
 
     VERSION = 5  # doubts, and the length of translations
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         own = self.answer.read(run, self.variant)
         numbers = {}
         signatures = {}
@@ -202,7 +202,7 @@ class Evaluate(
         }
 
 
-def gain(run: RunContext, result: Result) -> float:
+def gain(run: RunContext, result: StepResult) -> float:
     """What a model gains on the full one, by the result of its `Evaluate`: below 0 where it is worse."""
     change: float = result["against"][FULL.name][0]
     return run.quality.better * change
@@ -218,7 +218,7 @@ class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.nam
 
     VERSION = 2  # units
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         own = self.answer.read(run, self.variant)
         against = {}
         worth = {}
@@ -242,7 +242,7 @@ class MeasureSavings(OneModelStep, stage="evaluate", name_format="measure/{0.var
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.fingerprints_of("dev")
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = model_of(run, self.variant)
         facts: dict[str, Any] = {}
         if run.generates:
@@ -277,7 +277,7 @@ class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
         search = plan.search.model_dump()
         return {"speed": speed, "search": search, **run.fingerprints_of("dev")}
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         search = run.plan.search
         speed = run.plan.speed
         sentences = list(run.pairs("dev").sources)[: speed.sentences]
@@ -309,10 +309,10 @@ class Choose(Step, stage="evaluate", name_format="choose", may_add_steps=True):
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.plan.choice.model_dump()
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         return self.choice(run)
 
-    def choice(self, run: RunContext) -> Result:
+    def choice(self, run: RunContext) -> StepResult:
         """The choice among the candidates that are evaluated by now."""
         limit = run.plan.choice.limit
         lost: dict[str, float] = {}
@@ -342,6 +342,6 @@ class SaveChosen(
 
     variant: Variant
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model_of(run, self.variant).save(below(work / STAGING / "pruned", self.variant.name))
         return {}

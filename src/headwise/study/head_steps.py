@@ -44,7 +44,7 @@ from headwise.roles.role_tests import (
     share_of_words,
 )
 from headwise.study.model_steps import OneModelStep, full_model, model_of
-from headwise.study.records import STAGING, Result
+from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant
@@ -70,7 +70,7 @@ class ScorePass(
         versions = {name: facts(name).version for name in self.measures if facts(name).version > 1}
         return {**inputs, "versions": versions} if versions else inputs
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model, folder = full_model(run), below(work / STAGING, self.name)
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
@@ -138,7 +138,7 @@ class ScoreUntrained(
             **run.seed_and("dev"),
         }
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         scoring = run.scoring
         model = full_model(run)
         offloaded = is_offloaded(model.hf)
@@ -171,7 +171,7 @@ class Score(
         controls = [ScoreUntrained()] if run.scoring.untrained else []
         return [*score_passes(run), *controls]
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = full_model(run)
         scoring = run.scoring
         controls = pd.read_csv(run.folder / "untrained.csv") if scoring.untrained else None
@@ -200,7 +200,7 @@ class MeasureInteractions(
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"pairs": run.scoring.interactions, **run.seed_and("dev")}
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         pairs = run.scoring.interactions
         model = full_model(run)
         text = run.text("dev")
@@ -240,7 +240,7 @@ class Judge(
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"random_orders": run.scoring.random_orders}
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = full_model(run)
         text = model.task.batches(run.text("dev"), run.progress)
         collected = read_scores(run).sums
@@ -263,7 +263,7 @@ class FindRoles(
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {**role_inputs(run), "untrained": run.scoring.untrained}
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         assert run.role_texts is not None
         text, confirm = run.role_texts
         model = full_model(run)
@@ -303,7 +303,7 @@ class FindWords(
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.seed_and("dev")
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         text = run.text("dev")
         model = full_model(run)
         if len(text) < FEWEST:
@@ -394,7 +394,7 @@ class Rescore(
             "roles": role_inputs(run) if run.treebanks else None,
         }
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         measures = run.scoring.pruned
         seed = run.plan.seed
         model = model_of(run, self.variant)

@@ -22,7 +22,7 @@ from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order, removal_score
 from headwise.pruning.prune import means_on, prune_by_training
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
-from headwise.study.records import STAGING, Result
+from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
@@ -65,7 +65,7 @@ class Train(
     def model_outputs(self, run: RunContext) -> list[str]:
         return ["model"]
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         shape = run.plan.model
         texts = run.fingerprints_of("train", "dev")
         if isinstance(shape, Architecture):
@@ -117,7 +117,7 @@ def training(run: RunContext, model: Model, work: Path, limit: int | None = None
     return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress, say)
 
 
-def train_full_model(run: RunContext, shape: Architecture, work: Path) -> Result:
+def train_full_model(run: RunContext, shape: Architecture, work: Path) -> StepResult:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
     text = run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
@@ -177,7 +177,7 @@ class RankHeads(
             **run.seed_and("train"),
         }
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         sweep = self.sweep(run)
         order = removal_order(score_of_ranking(run, self.ranking, sweep.rescore), sweep)
         if run.main:
@@ -258,7 +258,7 @@ class Prune(
             mask.save(below(work / STAGING, self.layout))
             model.save(below(work / STAGING, self.folder))
 
-    def tuned(self, run: RunContext, mask: HeadMask, work: Path) -> Result:
+    def tuned(self, run: RunContext, mask: HeadMask, work: Path) -> StepResult:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
         model = full_model(run)  # a copy of it is trained
         sweep = run.sweep(self.variant)
@@ -287,7 +287,7 @@ class PruneByGates(Prune):
     def outputs(self, run: RunContext) -> list[str]:
         return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         FULL_MODEL.get_or_make(run, with_weights=True)
         model = run.fresh()
         variant = self.variant
@@ -341,7 +341,7 @@ class PruneGreedily(Prune):
             "compensate": run.text("train").fingerprint if sweep.compensate else None,
         }
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         sweep = self.sweep(run)
         ranking = self.variant.ranking
         assert ranking is not None
@@ -384,7 +384,7 @@ class MakeControl(Prune):
     def outputs(self, run: RunContext) -> list[str]:
         return super().outputs(run) if self.facts.layout else [self.folder]
 
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         full = full_model(run)
         made = self.facts.function(self.case(run, full, work))
         if isinstance(made, HeadMask) and not self.facts.random_weights:

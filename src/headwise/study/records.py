@@ -32,7 +32,7 @@ from headwise.folders import (
 from headwise.model_files import README
 from headwise.progress import Progress
 
-Result = dict[str, Any]
+StepResult = dict[str, Any]
 Record = Mapping[str, Any]
 OF_TABLES = ".steps/tables.json"  # the record of tables that come from the results of several steps
 REPLACED = ".replaced"  # the folder of a run where results of an earlier model are kept
@@ -63,7 +63,7 @@ class Making(Protocol):
     def reproducible_outputs(self) -> Sequence[str]: ...
 
     @property
-    def make(self) -> Callable[[Path], Result]: ...
+    def make(self) -> Callable[[Path], StepResult]: ...
 
 
 class Store:
@@ -128,7 +128,7 @@ class Store:
         folder = self.of(name)
         folder.remove(file for file in folder.files if file.startswith(output))
 
-    def get_or_make(self, build: Making, required: Sequence[str]) -> Result:
+    def get_or_make(self, build: Making, required: Sequence[str]) -> StepResult:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
         name = build.step.name
         label = file_label(name)

@@ -44,7 +44,7 @@ from headwise.study.evaluation_steps import (
 )
 from headwise.study.model_steps import lost_no_head, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
-from headwise.study.records import OF_TABLES, Result
+from headwise.study.records import OF_TABLES, StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
@@ -91,12 +91,12 @@ class Tables:
         self.variants = schedule.find_variants()
         self.steps = {step.name: step for step in schedule.steps()}
 
-    def result(self, name: str) -> Result:
+    def result(self, name: str) -> StepResult:
         """The result of a step by its name; empty where it is not done."""
         step = self.steps.get(name)
         return (step.result(self.run) or {}) if step else {}
 
-    def build_result(self, variant: Variant) -> Result:
+    def build_result(self, variant: Variant) -> StepResult:
         """What the step that made a model recorded; empty where it is not done."""
         return model_step(variant).result(self.run) or {}
 

@@ -21,7 +21,7 @@ from accelerate import PartialState
 
 from headwise.errors import HeadwiseError
 from headwise.folders import digest
-from headwise.study.records import Result
+from headwise.study.records import StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.variants import Variant
 
@@ -119,7 +119,7 @@ class Step(ABC):
         return ()
 
     @abstractmethod
-    def make(self, run: RunContext, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         """Do the step: write the outputs below `work / STAGING`, and return what is worth
         recording.
 
@@ -135,7 +135,7 @@ class Step(ABC):
         build = Build(self, run)
         return run.store.done(self.name, build.key, build.required_outputs(with_weights))
 
-    def get_or_make(self, run: RunContext, with_weights: bool = False) -> Result:
+    def get_or_make(self, run: RunContext, with_weights: bool = False) -> StepResult:
         """Its result in a run, made now unless the store holds it. with_weights: its weights must be
         there, too."""
         alone = not run.store.synchronized and PartialState().num_processes > 1
@@ -146,7 +146,7 @@ class Step(ABC):
         build = Build(self, run)
         return run.store.get_or_make(build, build.required_outputs(with_weights))
 
-    def result(self, run: RunContext) -> Result | None:
+    def result(self, run: RunContext) -> StepResult | None:
         """Its result in a run where it is done, else None."""
         return dict(run.store.record(self.name)["result"]) if self.done(run) else None
 
@@ -228,5 +228,5 @@ class Build:
             return []
         return list(self.step.model_outputs(self.run)) or self.outputs
 
-    def make(self, work: Path) -> Result:
+    def make(self, work: Path) -> StepResult:
         return self.step.make(self.run, work)
