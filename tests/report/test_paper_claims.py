@@ -13,6 +13,7 @@ from headwise.report import paper_claims
 from headwise.report.page import collect
 from headwise.report.paper_claims import CONTRADICTS, IN_PART, NOT_TESTED, SUPPORTS, UNSURE
 from headwise.report.run_folder import FinishedRun, read_run
+from report.conftest import data_of
 from report.made import cells, change, make_language, make_run, without
 from report.made_sweeps import write_sweeps
 
@@ -216,3 +217,19 @@ def test_the_decoders_thirds_come_from_the_smallest_joint_model(swept: FinishedR
     lowest, highest = (len(mask.of(Site("decoder-self", layer))) for layer in (0, 2))
     agreeing = (lowest > highest) + (high > low)
     assert verdict == (CONTRADICTS, IN_PART, SUPPORTS)[agreeing]
+
+
+def test_the_papers_points_are_drawn_around_those_of_the_gates(
+    run: FinishedRun, swept: FinishedRun, tmp_path: Path
+) -> None:
+    figure = paper_claims.published_curves(run)
+    drawn = data_of(figure)
+    ours = {row["kept"]: row["value"] for row in drawn if row.get("data") == paper_claims.THIS_RUN}
+    assert ours == {100: 0.0, 70.83: 0.09, 37.5: -0.31, 16.67: -2.44}
+    line = "Voita et al., WMT English-Russian"
+    theirs = [row["value"] for row in drawn if row.get("data") == line]
+    assert -0.15 in theirs and min(theirs) == -1.34  # figure 7, ten heads and two
+    both = paper_claims.published_curves(swept)
+    assert figure is not None and both is not None
+    assert (len(figure.panels), len(both.panels)) == (1, 2)  # heads of all kinds were lost there
+    assert paper_claims.published_curves(read_run(make_language(tmp_path))) is None

@@ -21,6 +21,7 @@ from headwise.report import models
 from headwise.report.format import capital, kinds_among, quantity, size
 from headwise.report.models import ModelRow, tested_text
 from headwise.report.page import Columns, Table, chosen_badge, section, table
+from headwise.report.paper_claims import published_curves
 from headwise.report.quality_curves import greedy_figures, quality_figures
 from headwise.report.run_folder import FinishedRun
 
@@ -55,6 +56,7 @@ LIKE_CONTROLS = {facts.name: facts for facts in (UNCOMPENSATED, RANDOM_ORDER, OT
     order=80,
     files=("pruning.csv",),
     papers={
+        "bleu-by-share": "Voita fig. 7, table 2",
         "bleu-by-heads*": "Voita fig. 7",
         "greedy-curves*": "Michel fig. 3",
         "greedy-by-kind": "Michel fig. 4",
@@ -66,6 +68,7 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     if run.model_table.empty:
         return None
     return {
+        "published": published_curves(run),
         "quality": quality_figures(run.model_table, run.facts),
         "greedy": greedy_figures(run.model_table, run.facts),
         "all_models": models_table(run.model_table, run.split, layouts=run.layouts),

@@ -28,7 +28,7 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
     question="Which layers and kinds of attention keep their heads?",
     order=100,
     files=("layouts/",),
-    papers={"heads-by-kind": "Voita fig. 9"},
+    papers={"heads-by-kind": "Voita fig. 9", "heads-by-layer": "Voita fig. 10"},
     brought_by="pruned models: a plan with [pruning], or headwise prune",
 )
 def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:

@@ -12,14 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu
 
 from headwise.heads import KINDS, Head, Kind
 from headwise.pruning.measured import UNPRUNED
 from headwise.qualities import BETTER, BLEU, WORD_ERROR_RATE, WORSE, Number
 from headwise.report import models, score_faithfulness
+from headwise.report.charts import Figure, Panel
 from headwise.report.format import (
     KIND_NAMES,
+    capital,
     estimate,
     listed,
     measure_name,
@@ -31,6 +34,7 @@ from headwise.report.head_rows import heads_in, of_kind, of_measure, values_by_h
 from headwise.report.kept_heads import by_layer
 from headwise.report.models import OTHERS, ModelRow, change_text, measured, tested_text
 from headwise.report.page import Table, section, table
+from headwise.report.quality_curves import run_points, runs_panel
 from headwise.report.role_tables import reads_text, with_categories
 from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import does_not_translate
@@ -51,6 +55,7 @@ JOINT_LOSS = 0.24  # BLEU: theirs, of 86 of 144 heads
 AS_GOOD = 0.1  # of an area: how much larger another may be, by its interval, and be as good
 CLASSES = ("positional", "syntactic", "rare tokens")
 FINE = 0.5  # BLEU: half an interval that is wider cannot show what one head does
+THIS_RUN = "this run"
 
 
 class ClaimOutcome(NamedTuple):
@@ -86,6 +91,39 @@ def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     if not translates or hears or ENCODER not in kinds:
         return None
     return {"claims": claims_table(run)}
+
+
+def published_curves(run: FinishedRun) -> Figure | None:
+    """BLEU against the share of heads kept: this run's gates among the paper's points, a panel for encoder heads and
+    one for all kinds. None where no gates were measured in BLEU, or the model does not translate yet."""
+    if run.quality != BLEU or does_not_translate(run):
+        return None
+    published = pd.read_csv(PAPERS / "voita2019_bleu.csv")
+    panels: list[Panel] = []
+    for kinds in ((ENCODER,), KINDS):
+        ours = run.model_table[run.model_table.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
+        points = run_points(ours, run.quality, run.split)
+        if not points:
+            continue
+        # No table has the full model's difference to itself, where each line begins.
+        points.insert(0, {"data": THIS_RUN, "model": "full model", "kept": 100, "value": 0})
+        for row in published[published["kinds"] == "+".join(kinds)].to_dict("records"):
+            share = round(100 * row["kept"] / row["total"], 2)
+            heads = f"{row['kept']} of {row['total']}"
+            line = f"Voita et al., {row['data']}"
+            points.append({"data": line, "kept": share, "value": row["change"], "heads": heads})
+        title = capital(models.heads_name(kinds))
+        data = list(dict.fromkeys(str(point["data"]) for point in points))
+        panels.append(runs_panel(pd.DataFrame(points), data, title, run.quality, run.split))
+    if not panels:
+        return None
+    return Figure(
+        name="bleu-by-share",
+        title="BLEU against the share of heads kept, with the paper's points",
+        note="without bars: Voita et al. 2019 · bars: 95 % interval of the difference to the full model",
+        panels=panels,
+        columns=2,
+    )
 
 
 def claims_table(run: FinishedRun) -> Table | None:
