@@ -424,7 +424,7 @@ class TestOnlyChosenWeights:
         ended = outcome(copied)
         assert ended.model is None
         assert any("gates of lambda-0.005 had not settled" in line for line in ended.doubts)
-        assert "had settled gates" in hw.report(copied).read_text(encoding="utf-8")
+        assert "had not settled when" in hw.report(copied).read_text(encoding="utf-8")
 
 
 def given(tiny: dict[str, Any], copied: Path, tmp_path: Path, **pruning: Any) -> dict[str, Any]:

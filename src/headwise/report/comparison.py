@@ -38,8 +38,8 @@ from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.run_folder import (
     HEAD_COLUMNS,
     FinishedRun,
-    read_optional_table,
     read_run,
+    table_or_empty,
 )
 from headwise.report.runs import Runs
 from headwise.report.score_maps import drawn_measures
@@ -59,11 +59,11 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         raise HeadwiseError(
             f"A comparison needs two runs, but {one} and {other} are the same folder."
         )
-    pairs = None if matches is None else read_optional_table(matches, MATCHES)
-    if matches is not None and pairs is None:
+    if matches is not None and not matches.is_file():
         raise HeadwiseError(
             f"{matches} was given for the pairs of heads, but there is no such file: `headwise match` writes matches.csv."
         )
+    pairs = None if matches is None else table_or_empty(matches, MATCHES)
     a, b = read_run(one), read_run(other)
     evaluated = not a.model_table.empty and not b.model_table.empty
     in_both = {

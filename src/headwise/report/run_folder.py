@@ -311,8 +311,8 @@ def read_run(folder: Path) -> FinishedRun:
         if layout.is_file():
             layouts[name] = HeadMask.read(layout)
 
-        log = read_optional_table(below(folder / "gates", f"{name}.csv"), GATE_COLUMNS)
-        if log is not None:
+        log = table_or_empty(below(folder / "gates", f"{name}.csv"), GATE_COLUMNS)
+        if len(log):
             gates[name] = log
 
         rescored_folder = below(folder / "rescored", name)
@@ -402,18 +402,10 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
 
 
 def table_or_empty(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """`read_optional_table`, or a table without rows."""
-    table = read_optional_table(path, columns)
-    if table is not None:
-        return table
-    numbers = [column for column in columns if column not in TEXTS_IN_TABLES]
-    return pd.DataFrame(columns=columns).astype(dict.fromkeys(numbers, float))
-
-
-def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
-    """A CSV file with the columns it must have, or None when there is no such file."""
+    """A CSV file with the columns it must have; a table without rows when there is no such file."""
     if not path.is_file():
-        return None
+        numbers = [column for column in columns if column not in TEXTS_IN_TABLES]
+        return pd.DataFrame(columns=columns).astype(dict.fromkeys(numbers, float))
     try:
         # pandas would make a number of a setting that is called 007.
         texts = dict.fromkeys(TEXTS_IN_TABLES, str)
