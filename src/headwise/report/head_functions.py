@@ -9,6 +9,7 @@ from headwise.report.format import HEADS_OF_KIND, KIND_NAMES, capital, listed, m
 from headwise.report.page import section
 from headwise.report.role_charts import attention_maps, functions_panel, kinds_with_roles
 from headwise.report.run_folder import FinishedRun
+from headwise.report.score_faithfulness import agreement_with_ablation
 from headwise.report.score_maps import (
     UNTRAINED_NOTE,
     control_ranges,
@@ -35,15 +36,18 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
     figures = head_functions(run)
     if not figures:
         return None
-    families = set[str]()
-    for kind in KIND_NAMES:
-        families.update(name.split(".")[0] for name in leading_measures(run, kind))
+    leading = {kind: leading_measures(run, kind) for kind in KIND_NAMES}
     roles = run.roles
     tested = kinds_with_roles(roles)
     scored = set(run.heads["kind"])
     return {
         "figures": {figure.name.partition("-")[2]: figure for figure in figures},  # by kind
-        "families": families,
+        "families": {name.split(".")[0] for names in leading.values() for name in names},
+        "agreements": {
+            kind: agreement_with_ablation(run, kind, names[0])
+            for kind, names in leading.items()
+            if names
+        },
         "has_roles": bool(roles),
         "maps": attention_maps(roles),
         "tested": tested,

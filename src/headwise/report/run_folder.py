@@ -404,8 +404,8 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
 def table_or_empty(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """A CSV file with the columns it must have; a table without rows when there is no such file."""
     if not path.is_file():
-        numbers = [column for column in columns if column not in TEXTS_IN_TABLES]
-        return pd.DataFrame(columns=columns).astype(dict.fromkeys(numbers, float))
+        floats = [column for column in columns if column not in TEXTS_IN_TABLES]
+        return pd.DataFrame(columns=columns).astype(dict.fromkeys(floats, float))
     try:
         # pandas would make a number of a setting that is called 007.
         texts = dict.fromkeys(TEXTS_IN_TABLES, str)

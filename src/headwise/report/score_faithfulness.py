@@ -180,6 +180,30 @@ def _near(found: pd.DataFrame, best: str | None) -> set[str]:
     return set(area.index[(area["low"] <= high) & (area["high"] >= low)]) - {best}
 
 
+def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
+    """A sentence: the score that orders the heads of a kind most like exact ablation, and how `measure` orders them.
+
+    Empty where the run did not judge scores, or an interval is missing.
+    """
+    found = judged(run)
+    found = found[(found["statistic"] == "spearman") & (found["kinds"] == kind)]
+    found = found[found["against"].str.startswith("ablation")]
+    found = found[~found["measure"].str.startswith("ablation")].dropna(subset=["low", "high"])
+    if found.empty:
+        return ""
+    rows = found.drop_duplicates("measure").set_index("measure").to_dict("index")
+    name, best = max(rows.items(), key=lambda row: row[1]["value"])
+    write = partial(estimate, write=partial(number, scale=0.5))
+    text = (
+        f"{capital(measure_name(str(name)))} orders these {best['n']:.0f} heads most like exact ablation: "
+        f"rank correlation {write(best)}"
+    )
+    if measure != name and measure in rows:
+        surely = "" if rows[measure]["high"] < best["low"] else "not significantly "
+        text += f" ({measure_name(measure)}: {write(rows[measure])}, {surely}lower)"
+    return f"{text}."
+
+
 def removal_curves_figure(run: FinishedRun) -> Figure | None:
     """The loss while heads are removed, a panel a score, the best first; None without curves.csv."""
     if run.curves.empty:
