@@ -33,9 +33,10 @@ from headwise.attention import capture
 from headwise.data.text import ParallelText
 from headwise.decoding.translator import Generate, translate
 from headwise.forecast import wait_for
-from headwise.heads import HeadMask, Kind
+from headwise.heads import Kind
 from headwise.importance.measures import measure, passes
 from headwise.importance.passes import run_pass
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import Architecture, Search, Training
 from headwise.pruning.gates import HardConcrete, HeadGates

@@ -40,7 +40,7 @@ from headwise.progress import Progress
 from headwise.report import report as write_report
 from headwise.study import Plan, read_plan, run_study
 from headwise.study.plan import GateSweep
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "paper-scale.toml"
@@ -93,7 +93,7 @@ class Meter(Progress):
 
     def __init__(
         self,
-        run: Run,
+        run: RunContext,
         deadline: float,
         device: str,
         facts: dict[str, Facts],
@@ -214,7 +214,7 @@ class Meter(Progress):
             )
 
 
-def epochs(run: Run, task: str) -> int:
+def epochs(run: RunContext, task: str) -> int:
     """How many epochs the training of a task has."""
     variants = {f"prune/{variant.name}": variant for variant in Schedule(run).find_variants()}
     if task in variants and not variants[task].from_random_weights:
@@ -222,7 +222,7 @@ def epochs(run: Run, task: str) -> int:
     return run.plan.training.epochs
 
 
-def left(run: Run, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
+def left(run: RunContext, facts: dict[str, Facts], now: str = "") -> dict[str, float]:
     """Seconds of what is not done yet, by the first word of its tasks. Trainings by the pace of the first one, the rest
     by what others like it took. now: the task that is half done.
     """
@@ -329,7 +329,7 @@ def sitting(
     if "chip" not in facts:
         assert isinstance(plan.model, Architecture)
         facts["chip"] = chip(plan.model, plan.training, device, size)
-    run = Run(plan, out, Progress(quiet=True), device)
+    run = RunContext(plan, out, Progress(quiet=True), device)
     ends = [begun + 60 * minutes[0], begun + 60 * minutes[1] - facts["seconds"]]
     meter = Meter(run, ends[0], device, facts["trainings"], ends[1])
     finished = False

@@ -2,7 +2,7 @@
 
     python benchmarks/utilisation.py --device cuda
 
-Run by itself it prints what this machine reaches at the shapes of Transformer-base; `paper_scale.py` compares a
+RunContext by itself it prints what this machine reaches at the shapes of Transformer-base; `paper_scale.py` compares a
 real training with that.
 """
 
@@ -24,7 +24,7 @@ from headwise.attention import kernel
 from headwise.errors import HeadwiseError
 from headwise.forecast import best, drawn
 from headwise.options import Architecture, Training
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.training.trainer import bfloat16
 
 CALLS = 20  # matrix products between two looks at the clock
@@ -187,7 +187,7 @@ def attention_layer(
     return found
 
 
-def usage(run: Run, facts: Facts) -> Facts:
+def usage(run: RunContext, facts: Facts) -> Facts:
     """Tokens a second and the share of the chip's rate that they use, once the full model of the run is trained."""
     plan, pace = run.plan, facts["trainings"].get("train", {})
     if not (run.folder / "model").exists() or "update_seconds" not in pace:

@@ -36,7 +36,7 @@ import test_fuzz as fuzz
 from engines.pruned import language_model, uneven
 from headwise import cli
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.progress import Progress
 from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module

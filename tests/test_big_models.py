@@ -24,7 +24,8 @@ from headwise.attention.discover import probe
 from headwise.cli import app
 from headwise.data.embedded import write_treebank
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from tasks.askers import IDS, asker, lines, pairs
 from training.letters import letters
 

@@ -16,7 +16,8 @@ import headwise as hw
 from headwise.cli.terminal import show_heads, show_kept, show_quality
 from headwise.evaluation.quality import Quality
 from headwise.grid import HeadGrid
-from headwise.heads import HeadMap, HeadMask, score_table
+from headwise.heads import HeadMap, score_table
+from headwise.layout import HeadMask
 from headwise.roles.role_tests import Roles
 from tasks import askers
 

@@ -29,7 +29,8 @@ from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, read_table, save_table, score_table
+from headwise.heads import Head, HeadMap, read_table, save_table, score_table
+from headwise.layout import HeadMask
 from headwise.roles.alignment import read_links
 from headwise.speech.recordings import Speech, samples
 from headwise.study import read_plan

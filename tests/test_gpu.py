@@ -14,8 +14,8 @@ from torch import Tensor
 import headwise as hw
 from attention.families import FAMILIES, batch, eager, output, real, tiny
 from headwise.attention import capture, discover
-from headwise.heads import HeadMask
 from headwise.importance.measures import facts, resolve_measures
+from headwise.layout import HeadMask
 from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.pruning.gates import HardConcrete, HeadGates

@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from headwise.grid import MOST_TOOLTIPS, HeadGrid, Scale, side_by_side
-from headwise.heads import Head, HeadMap, HeadMask
+from headwise.heads import Head, HeadMap
+from headwise.layout import HeadMask
 from headwise.theme import LIGHT, blend, ranges
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
@@ -55,7 +56,7 @@ def test_scores_are_coloured_from_the_lowest_to_the_highest() -> None:
 
 
 def test_removed_heads_are_small() -> None:
-    grid = HeadGrid.of_mask(HeadMask.full(MODEL).without([GONE]), "keep-8")
+    grid = HeadMask.full(MODEL).without([GONE]).grid("keep-8")
     looks = shapes(grid)
     assert len(looks) == MODEL.total and grid.note == "8 of 9"
     sides = {tip: look["width"] for tip, look in looks.items()}
@@ -132,8 +133,9 @@ def test_colours_are_mixed_between_neighbours() -> None:
 def test_pictures_need_neither_torch_nor_pandas() -> None:
     code = (
         "import sys\n"
+        "from headwise.grid import HeadGrid\n"
         "from headwise.heads import HeadMap\n"
-        "assert '<svg' in HeadMap({'cross': (2,)})._repr_html_()\n"
+        "assert '<svg' in HeadGrid(HeadMap({'cross': (2,)})).html()\n"
         "assert not {'torch', 'pandas', 'rich'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

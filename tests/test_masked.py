@@ -20,7 +20,8 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from importance.asking import worded
 from refusals import refuses
 from training.letters import END, LETTERS, PAD, letters

@@ -30,7 +30,8 @@ from headwise.attention import start_token
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
 from headwise.folders import MODEL, SUMS, to_sums
-from headwise.heads import KINDS, Head, HeadMask, Site
+from headwise.heads import KINDS, Head, Site
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.model_files import MARK, WEIGHTS

@@ -23,11 +23,11 @@ def test_a_study_opens_with_its_verdict_models_and_tables(finished: Path) -> Non
     read = read_run(finished)
     assert run.name == finished.name and os.fspath(run) == str(finished)
     assert run.verdict == f"{summary_section(read)['headline']}."
-    assert {*run.models["model"]} == {*read.models.index}
+    assert {*run.models["model"]} == {*read.model_table.index}
     assert list(run.models.columns) == ["model", "heads", "bleu", "change", "low", "high"]
     pd.testing.assert_frame_equal(run.scores.table, hw.Scores.read(finished).table)
     assert len(run.roles.labels) == len(pd.read_csv(finished / "roles" / "labels.csv"))
-    assert {*run.pruning["setting"]} == {*read.models.index}
+    assert {*run.pruning["setting"]} == {*read.model_table.index}
     assert {"scores", "roles", "pruning"} <= {*run.tables}
 
 
@@ -84,7 +84,7 @@ def test_a_folder_that_is_no_study_is_refused(tmp_path: Path, grid: Path) -> Non
     refuses(lambda: hw.Run(tmp_path), "is a folder without run.json")
     refuses(lambda: hw.Run(tmp_path / "gone"), "is no folder")
     refuses(lambda: hw.Run(None), "None was given in place of a file or a folder")  # type: ignore[arg-type]
-    refuses(lambda: hw.Run(grid), "holds several studies: open one, such as hw.Run('")
+    refuses(lambda: hw.Run(grid), "holds several studies: name one of them, such as ")
 
 
 @pytest.fixture

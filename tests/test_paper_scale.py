@@ -17,11 +17,11 @@ from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.options import Architecture
 from headwise.progress import Progress
 from headwise.study import make_plan, read_plan
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
 from headwise.training.tokenizer import learn_subwords
 from headwise.training.translation_model import build_model
@@ -167,7 +167,7 @@ class TestSitting:
         assert "all.keep-3" in hw.report(tmp_path).read_text(encoding="utf-8")
 
     def test_nothing_is_left(self, script: Any, sittings: Any) -> None:
-        run = Run(sittings.plan, sittings.out, Progress(quiet=True))
+        run = RunContext(sittings.plan, sittings.out, Progress(quiet=True))
         facts = json.loads((sittings.out / "utilisation.json").read_text())["trainings"]
         assert script.left(run, facts) == {}
 
@@ -184,7 +184,7 @@ class TestProjection:
     def test_trainings_by_their_updates_and_the_rest_by_guesses(
         self, script: Any, tmp_path: Path
     ) -> None:
-        run = Run(make_plan(TOY), tmp_path, Progress(quiet=True))
+        run = RunContext(make_plan(TOY), tmp_path, Progress(quiet=True))
         guess, pace = (
             script.GUESSED,
             {"updates": 300, "update_seconds": 0.1, "epoch_end_seconds": 2.0, "share": 0.5},
@@ -201,13 +201,13 @@ class TestProjection:
 
     def test_a_setting_that_will_be_filled_in_counts(self, script: Any, tmp_path: Path) -> None:
         plan = {**TOY, "pruning": {"penalty": [0.01, 0.1], "refine": 1}}
-        run = Run(make_plan(plan), tmp_path, Progress(quiet=True))
+        run = RunContext(make_plan(plan), tmp_path, Progress(quiet=True))
         assert script.left(run, {})["measure"] == 4 * script.GUESSED["measure"], (
             "full, two λ, and one between"
         )
 
     def test_what_will_not_fit_is_said(self, script: Any, tmp_path: Path) -> None:
-        run, said = Run(make_plan(TOY), tmp_path, Progress(quiet=True)), list[str]()
+        run, said = RunContext(make_plan(TOY), tmp_path, Progress(quiet=True)), list[str]()
         now, needed = script.time.monotonic(), sum(script.left(run, {}).values())
         for room in (needed + 60, needed - 60):
             meter = script.Meter(run, now, "cpu", {}, now + room)
@@ -216,7 +216,9 @@ class TestProjection:
         assert [line.startswith("That will not fit") for line in said] == [False, False, True]
 
     def test_the_pace_leaves_ends_of_epochs_out(self, script: Any, tmp_path: Path) -> None:
-        meter = script.Meter(Run(make_plan(TOY), tmp_path, Progress(quiet=True)), 0.0, "cpu", {})
+        meter = script.Meter(
+            RunContext(make_plan(TOY), tmp_path, Progress(quiet=True)), 0.0, "cpu", {}
+        )
         now = 0.0
         for step in range(1, 301):  # 3 epochs of 100 updates of 0.1 s, and 5 s after each
             now += 0.1 + 5 * (step % 100 == 1)
@@ -287,7 +289,7 @@ def test_the_example_is_transformer_base(monkeypatch: pytest.MonkeyPatch, tmp_pa
         512,
         2048,
     )
-    run = Run(plan, tmp_path, Progress(quiet=True))
+    run = RunContext(plan, tmp_path, Progress(quiet=True))
     variants = Schedule(run).find_variants()
     made = [variant for variant in variants if variant.control is None]
     curve = [variant for variant in made if run.sweep(variant).name == "encoder"]

@@ -17,7 +17,7 @@ from benchmarks.truth.suite import MODELS, auroc, fill_tables, hits, markdown
 
 from headwise.errors import HeadwiseError
 from headwise.evaluation.losses import measure_losses
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.qualities import LOSS
 from headwise.roles.alignment import LinkedText
 

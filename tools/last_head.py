@@ -24,7 +24,8 @@ import pandas as pd
 import headwise as hw
 from headwise.data.text import Text
 from headwise.decoding.bleu import translation_answers
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.pruning.fine_tuning import tune
 from headwise.training.trainer import TrainingRun
 

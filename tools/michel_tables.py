@@ -24,7 +24,8 @@ from scipy.stats import spearmanr
 import headwise as hw
 from headwise.decoding.bleu import translation_answers
 from headwise.evaluation.losses import measure_losses
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.statistics import corrected
 
 DEV = 300

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headwise.engines.engine import engine
     from headwise.engines.export import export
     from headwise.evaluation.quality import Quality, evaluate
-    from headwise.heads import Head, HeadMap, HeadMask
+    from headwise.heads import Head, HeadMap
     from headwise.hub import push
     from headwise.importance.effects import Effects, effects
     from headwise.importance.interactions import Interactions, interactions
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from headwise.importance.scores import Scores, score
     from headwise.importance.untrained import untrained
     from headwise.lab.notebook import lab
+    from headwise.layout import HeadMask
     from headwise.loading import load
     from headwise.model import Model, masked
     from headwise.opened_run import Run
@@ -88,7 +89,8 @@ else:
         "data.sentence_pairs": ("SentencePairs",),
         "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
         "data.treebank": ("Treebank",),
-        "heads": ("Head", "HeadMap", "HeadMask"),
+        "heads": ("Head", "HeadMap"),
+        "layout": ("HeadMask",),
         "loading": ("load",),
         "model": ("Model", "masked"),
         "opened_run": ("Run",),

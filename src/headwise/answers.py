@@ -40,21 +40,22 @@ MOST_EXACT_UNITS = 10  # up to this number of differing units the test of a chan
 
 
 def too_short(split: str, number: int, over: str) -> str:
-    """A sentence for a text on which models can hardly be compared; empty where it is long enough.
-
-    over: what its units are called. Raises HeadwiseError for one of fewer than FEWEST_UNITS, which gives no interval.
-    """
-    has = f"The {split} text has {number} {over.removesuffix('s') if number == 1 else over}"
-    if number < FEWEST_UNITS:
-        raise HeadwiseError(
-            f"{has}, but intervals need {FEWEST_UNITS}, and a choice says little on fewer than {ENOUGH_SENTENCES}: give "
-            "more."
-        )
+    """A sentence for a text on which models can hardly be compared; empty where it is long enough. over: what its units
+    are called."""
+    if number >= ENOUGH_SENTENCES:
+        return ""
+    units = over.removesuffix("s") if number == 1 else over
     return (
-        f"{has}: too few to tell. Give at least {ENOUGH_SENTENCES}."
-        if number < ENOUGH_SENTENCES
-        else ""
+        f"The {split} text has {number} {units}: too few to tell. Give at least {ENOUGH_SENTENCES}."
     )
+
+
+def refuse_too_short(split: str, number: int, over: str) -> str:
+    """`too_short`; raises HeadwiseError for a text of fewer than FEWEST_UNITS, which gives no interval."""
+    line = too_short(split, number, over)
+    if number < FEWEST_UNITS:
+        raise HeadwiseError(line)
+    return line
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError
 from headwise.folders import as_path, write_file
+from headwise.heads import Head, HeadMap, Site, head_of
 from headwise.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, blend, ranges
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.style import Style
     from rich.table import Table
-
-    from headwise.heads import Head, HeadMap, HeadMask, Site
 
 SQUARE, GAP = 16, 2  # pixels of a head's square in a notebook, and between two of them
 SMALL = 6  # pixels of a square where a layer has more than MOST_ACROSS heads
@@ -81,16 +80,10 @@ class HeadGrid:
     facts: Mapping[Head, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of_mask(cls, mask: HeadMask, title: str = "") -> HeadGrid:
-        """Which heads a mask keeps."""
-        return cls(mask.heads, title, f"{len(mask)} of {mask.heads.total}", kept=mask.kept)
-
-    @classmethod
     def of_scores(cls, heads: HeadMap, table: pd.DataFrame, measure: str) -> HeadGrid:
         """One measure of a table of scores, coloured from its lowest value to its highest."""
         rows = table[table["measure"] == measure]
-        addresses = dict(zip(_addresses(rows), rows["value"].astype(float), strict=True))
-        values = {head: addresses[head] for head in heads if head in addresses}
+        values = {head_of(row): float(row["value"]) for row in rows.to_dict("records")}
         low, high = float(rows["value"].min()), float(rows["value"].max())
         return cls(heads, measure, f"{low:.3g} … {high:.3g}", values, Scale(low, high))
 
@@ -339,7 +332,3 @@ def svg_text(x: int, y: int, words: str, colour: str, size: int = 12, weight: in
     """A text in an SVG picture."""
     look = f'font-family="{FONT}" font-size="{size}" font-weight="{weight}" fill="{colour}"'
     return f'<text x="{x}" y="{y}" {look}>{escape(words)}</text>'
-
-
-def _addresses(rows: pd.DataFrame) -> Iterator[tuple[str, int, int]]:
-    return rows[["kind", "layer", "head"]].itertuples(index=False, name=None)

@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
-from huggingface_hub.utils import validate_repo_id, yaml_dump  # type: ignore[attr-defined]
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from headwise.attention.head_counts import states_heads
 from headwise.errors import HeadwiseError
@@ -29,6 +29,7 @@ from headwise.folders import (
     MODEL,
     SUMS,
     Folder,
+    as_path,
     below,
     checked_name,
     digest,
@@ -37,7 +38,7 @@ from headwise.folders import (
     to_sums,
     write_text,
 )
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model_files import (
     MODEL_FILES,
     NOTE,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from headwise.report.models import ModelRow
     from headwise.report.run_folder import FinishedRun
 
-HUB_RESULTS = ".eval_results/headwise.yaml"  # huggingface.co/docs/hub/eval-results
 OF_HUB = (".gitattributes",)  # files that the hub makes
 # What the card keeps of the base model's card.
 KEPT_FACTS = (
@@ -144,7 +144,7 @@ class Upload:
 def push(
     model: str | PathLike[str],
     repo: str,
-    exports: Sequence[str | Path] = (),
+    exports: Sequence[str | PathLike[str]] = (),
     base_model: str | None = None,
     public: bool = False,
     yes: bool = False,
@@ -180,12 +180,8 @@ def push(
     content[README] = card.encode()
     items = items_of(content)
     sent_files = manifest(content)  # the card is another one than in the folder
-    items += items_of({SUMS: to_sums(MODEL, sent_files).encode(), **results_of(run, row)})
-    if run is not None and items[-1].path_in_repo != HUB_RESULTS:
-        notes.append(
-            f"No {HUB_RESULTS}: the hub takes results on its own data sets only, and the test text is none."
-        )
-    for export in map(Path, exports):
+    items += items_of({SUMS: to_sums(MODEL, sent_files).encode()})
+    for export in map(as_path, exports):
         taken = {item.path_in_repo.partition("/")[0] for item in items}
         export_files, export_notes = export_items(export, taken)
         items += export_files
@@ -222,7 +218,7 @@ def write_cards(study: Path) -> None:
 
     run = read_run(study)
     base_model, _ = base_of(run, None)
-    for row in model_rows(run.models):
+    for row in model_rows(run.model_table):
         folder = below(study / "pruned", row["setting"])
         if not (folder / "config.json").is_file():
             continue
@@ -272,22 +268,19 @@ def refuse_name(repo: str) -> None:
 def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
     from headwise.report.models import model_rows
-    from headwise.report.run_folder import read_run
+    from headwise.report.run_folder import read_run, refuse_grid
 
     Folder(place)  # refuses what can be no folder
-    if (place / "grid.json").is_file():
-        raise HeadwiseError(
-            f"{place} is a study of several runs: push one of the run folders in it."
-        )
+    refuse_grid(place)
     folder = place
     if (place / "run.json").is_file():
-        chosen = read_run(place).facts.get("chosen")
-        if not chosen:
+        chosen = read_run(place).chosen_folder
+        if chosen is None:
             raise HeadwiseError(
                 f"The study in {place} chose no smaller model: push one of {place}/pruned/."
             )
-        folder = below(place / "pruned", chosen)
-        refuse_linked_files(place, [f"pruned/{chosen}"])
+        folder = chosen
+        refuse_linked_files(place, [f"pruned/{folder.name}"])
     if not (folder / "config.json").is_file():
         raise HeadwiseError(
             f"{folder} has no config.json: give the folder of a model, or of a finished study."
@@ -296,7 +289,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
     run = read_run(home)
-    rows = [row for row in model_rows(run.models) if row["setting"] == folder.name]
+    rows = [row for row in model_rows(run.model_table) if row["setting"] == folder.name]
     return folder, run, rows[0] if rows else None
 
 
@@ -317,9 +310,7 @@ def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, lis
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
     planned: Any = None
     if run is not None:
-        from headwise.report.run_folder import plan_of_run
-
-        planned = plan_of_run(run).get("model")
+        planned = run.planned.get("model")
         if given is None and not isinstance(planned, str):
             return None, []  # trained from random weights
     if given is None and isinstance(planned, str):
@@ -452,18 +443,6 @@ from transformers import {name}
 
 model = {name}.from_pretrained("{address}")
 ```"""
-
-
-def results_of(run: FinishedRun | None, row: ModelRow | None) -> dict[str, bytes]:
-    """What was measured on a data set of the hub, as the file that the hub reads; nothing where none was."""
-    if run is None or row is None:
-        return {}
-    from headwise.report.model_card import hub_results
-
-    entries = [hub.EvalResultEntry(**entry) for entry in hub_results(run, row)]
-    if not entries:
-        return {}
-    return {HUB_RESULTS: yaml_dump(hub.eval_result_entries_to_yaml(entries)).encode()}
 
 
 def repository(repo: str) -> tuple[hub.ModelInfo | None, str]:

@@ -42,7 +42,8 @@ from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean, few_names, shown_value
 from headwise.folders import SUMS, Folder
 from headwise.generators import unchanged_generators
-from headwise.heads import HeadMap, HeadMask, Kind
+from headwise.heads import HeadMap, Kind
+from headwise.layout import HeadMask
 from headwise.marian.folder import configuration_in, read_folder
 from headwise.marian.network import MarianToolkitModel
 from headwise.marian_files import marian_file, packaged

@@ -28,7 +28,8 @@ from headwise.decoding.translator import Translator, translate
 from headwise.errors import HeadwiseError, shown_value
 from headwise.folders import MODEL, Folder, as_path, writing
 from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Named, Site, describe
+from headwise.heads import Head, HeadMap, Kind, Named, Site, describe
+from headwise.layout import HeadMask
 from headwise.model_files import (
     PARTIAL,
     copy_siblings,

@@ -14,15 +14,15 @@ import pandas as pd
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import as_path, below
 from headwise.grid import HeadGrid
-from headwise.heads import HeadMask
 from headwise.importance.interactions import Interactions
 from headwise.importance.scores import Scores
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
-from headwise.pruning.measured import UNPRUNED
+from headwise.pruning.measured import MODEL_COLUMNS, UNPRUNED
 from headwise.report import report
-from headwise.report.models import MODEL_COLUMNS, model_rows, ordered
-from headwise.report.run_folder import read_optional_table, read_run
+from headwise.report.models import model_rows, ordered
+from headwise.report.run_folder import read_run, table_or_empty
 from headwise.report.summary import summary_section
 from headwise.result import WIDTH, plain_number, printed
 from headwise.roles.lost_words import LostWords
@@ -47,12 +47,6 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path(folder)
-        if (self.folder / "grid.json").is_file():
-            inner = sorted(self.folder.glob("**/run.json"))
-            first = inner[0].parent if inner else self.folder / "seed-1"
-            raise HeadwiseError(
-                f"{self.folder} holds several studies: open one, such as hw.Run('{first}')."
-            )
         self.found = read_run(self.folder)
 
     def __fspath__(self) -> str:
@@ -81,7 +75,7 @@ class Run:
         perplexity in %), and low and high, the change's 95 % interval by a paired bootstrap (docs/methods/bleu.md)."""
         quality = self.found.quality.name
         rows = []
-        for model in ordered(self.found.models):
+        for model in ordered(self.found.model_table):
             change = self.found.change_of(model, UNPRUNED)
             rows.append(
                 {
@@ -105,7 +99,7 @@ class Run:
         """One of its models: `full`, or another name of `models`; by default the chosen one. Raises HeadwiseError for
         another name, and for a model whose weights were not kept."""
         name = self.chosen if name is None else name
-        names = [str(model["setting"]) for model in model_rows(self.found.models)]
+        names = [str(model["setting"]) for model in model_rows(self.found.model_table)]
         if name is None:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: name one, of {', '.join(names) or 'none yet'}."
@@ -147,9 +141,7 @@ class Run:
     @cached_property
     def pruning(self) -> pd.DataFrame:
         """Everything that was measured of every model, a row a number (docs/layout.md)."""
-        table = read_optional_table(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
-        assert table is not None
-        return table
+        return table_or_empty(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
 
     @property
     def tables(self) -> list[str]:
@@ -176,7 +168,7 @@ class Run:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: show another one's layout, of run.layouts."
             )
-        return HeadGrid.of_mask(self.layouts[chosen], chosen)
+        return self.layouts[chosen].grid(chosen)
 
     def __repr__(self) -> str:
         lines = [f"Run({str(self.folder)!r})", fill(self.verdict, WIDTH)]

@@ -237,10 +237,8 @@ class Pruning(Options):
 
     @field_validator("kinds", mode="before")
     @classmethod
-    def several_kinds(cls, kinds: Any) -> Any:
-        if isinstance(kinds, str):  # of which pydantic says nothing that helps
-            raise ValueError("give a list of kinds, such as ['encoder-self']")
-        return kinds
+    def one_or_several_kinds(cls, kinds: Any) -> Any:
+        return [kinds] if isinstance(kinds, str) else kinds
 
     @field_validator("kinds", "keep")
     @classmethod

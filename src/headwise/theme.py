@@ -45,6 +45,11 @@ LIGHT, DARK = (
 )
 
 
+def css_variables(palette: Palette) -> str:
+    """The colours of a palette as variables of CSS."""
+    return " ".join(f"--{name}: {colour};" for name, colour in palette.items())
+
+
 def ranges(palette: Palette) -> dict[str, list[str]]:
     """The colours of each scale of a palette, from its low end to its high end; `category`: one colour a name."""
     accent = palette["accent"]

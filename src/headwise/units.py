@@ -19,7 +19,8 @@ from itertools import chain
 from typing import get_args
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site, describe
+from headwise.heads import Head, HeadMap, Kind, Site, describe
+from headwise.layout import HeadMask
 from headwise.options import Greedy, Keep, Pruning, Unit, several
 
 UNITS: tuple[Unit, ...] = get_args(Unit)

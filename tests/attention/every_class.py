@@ -33,7 +33,8 @@ from attention.shrink import classes, make, padded
 from headwise.attention import Discovery, capture, discover, keeping, remove
 from headwise.attention.discover import example_batch
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Site
+from headwise.heads import Site
+from headwise.layout import HeadMask
 from headwise.model import Model
 
 SECONDS, BYTES, TOLERANCE = 60, 6 << 30, 1e-5

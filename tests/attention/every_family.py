@@ -46,7 +46,8 @@ from headwise.engines.engine import engine
 from headwise.engines.export import export
 from headwise.errors import HeadwiseError
 from headwise.families import FAMILY_TABLE, family_rows
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import Unit
 from headwise.units import UNITS, units

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.attention import Discovery, discover, remove
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
+from headwise.layout import HeadMask
 
 WORDS, PAD = 50, 0
 STACK = {

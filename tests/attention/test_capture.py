@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from attention.families import batch, build, output, ready, tiny
 from headwise.attention import AttentionCall, capture, discover, evaluating, keeping
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
+from headwise.layout import HeadMask
 
 
 def traces(model: nn.Module) -> dict[str, Any]:

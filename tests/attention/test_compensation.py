@@ -17,9 +17,10 @@ from attention.families import batch, output, real, tiny
 from headwise.attention import AttentionCall, Discovery, capture, discover, remove
 from headwise.attention.removal import EmptyAttention
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.heads import Head, HeadMap, Site
 from headwise.importance.ablation import ablate
 from headwise.importance.mean_outputs import mean_outputs
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.tasks.objective import asked_tokens, predict, sentence_losses

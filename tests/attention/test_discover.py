@@ -23,7 +23,8 @@ from attention.families import (
 )
 from headwise.attention import AttentionCall, capture, discover, remove
 from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.heads import HeadMask, Kind, Site
+from headwise.heads import Kind, Site
+from headwise.layout import HeadMask
 from headwise.model import Model
 
 EYES = {

@@ -19,7 +19,8 @@ from headwise.attention import discover, keeping, removal, remove
 from headwise.attention.discover import HALF_PRECISION, Float32, probe
 from headwise.attention.matrices import Matrices
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Kind, Site
+from headwise.heads import Kind, Site
+from headwise.layout import HeadMask
 from syncs import syncs
 
 FAMILY = classes()

@@ -13,8 +13,9 @@ import torch
 
 from attention.every_family import outputs
 from attention.shrink import make, padded
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
 from headwise.importance.untrained import untrained
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
 

@@ -13,7 +13,8 @@ from headwise.attention import AttentionCall, capture, discover, inline, keeping
 from headwise.attention.discover import output_of
 from headwise.attention.projection import output_weights
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Kind, Site
+from headwise.heads import Kind, Site
+from headwise.layout import HeadMask
 
 UNCUT = {"fsmt": 1, "openai": 4}  # how many heads of the first layer are too many to remove
 

@@ -13,7 +13,8 @@ from attention.families import FAMILIES, batch, cut, output, tiny
 from headwise.attention import AttentionCall, capture, discover, keeping
 from headwise.attention.projection import direct_weights, output_weights
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
+from headwise.layout import HeadMask
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from headwise.attention import keeping
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
 

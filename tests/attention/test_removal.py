@@ -35,7 +35,8 @@ from attention.families import (
 )
 from headwise.attention import AttentionCall, Discovery, capture, discover, keeping, remove
 from headwise.attention.removal import EmptyAttention, key_value_heads
-from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.heads import Head, HeadMap, Site
+from headwise.layout import HeadMask
 from refusals import refuses
 
 BIASED = ("marian", "m2m100", "bart", "bert", "distilbert", "phi")

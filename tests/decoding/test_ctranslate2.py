@@ -14,7 +14,7 @@ from headwise.decoding import ctranslate2
 from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.options import Search
 
 pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed (headwise[ct2])")

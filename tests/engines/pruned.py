@@ -34,7 +34,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import Architecture
 from headwise.training.tokenizer import learn_subwords

@@ -54,7 +54,7 @@ def test_an_engine_of_ones_own_is_exported_to(tmp_path: Path, capsys: Any) -> No
 
 @pytest.mark.usefixtures("own")
 def test_an_engine_of_ones_own_is_in_the_lists(tmp_path: Path) -> None:
-    from headwise.cli.reduction import engine_lines
+    from headwise.cli.smaller_models import engine_lines
 
     lines = engine_lines(uneven(language_model("qwen2")))
     assert lines[-1] == "  mine   My engine     no: it runs Llamas only"

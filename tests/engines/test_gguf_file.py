@@ -29,7 +29,8 @@ from headwise.engines import gguf_file
 from headwise.engines.gguf_families import FAMILIES, family_of
 from headwise.engines.gguf_tensors import places_in_file
 from headwise.engines.gguf_vocabulary import PRE_TOKENIZERS
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
+from headwise.layout import HeadMask
 
 pytest.importorskip("gguf", reason="gguf is not installed (headwise[gguf])")
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed (llama.cpp for Python)")

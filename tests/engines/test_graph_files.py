@@ -12,7 +12,8 @@ import headwise as hw
 from engines import asked
 from headwise.engines import graph_files
 from headwise.engines.graph_files import graphs
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.model import Model
 from tasks.askers import asker
 

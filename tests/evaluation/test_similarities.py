@@ -16,7 +16,8 @@ import headwise as hw
 from attention.families import TWO_STACKS, build
 from headwise.evaluation.measure import measure
 from headwise.evaluation.similarities import FEWEST_RANKED
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.statistics import rank_correlations
 from headwise.tasks.embedding import Pooling
 from tasks.askers import IDS, embedder, lines, pairs, sentences

@@ -13,8 +13,9 @@ from test_hub import call
 
 from attention.test_head_counts import halved, model_of
 from evaluation.test_similarities import folder_of_sentence_transformers, lines
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
 from headwise.hub import card_of, write_cards
+from headwise.layout import HeadMask
 from headwise.report.model_card import card_table
 from headwise.report.run_folder import read_run
 from headwise.study.records import files_of_outputs

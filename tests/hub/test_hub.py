@@ -21,8 +21,9 @@ import headwise as hw
 from headwise import cli
 from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, MODEL, Folder, files_in, manifest, sha256
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model import Model
+from report.made import make_run
 
 REPO = "me/small"
 
@@ -315,8 +316,9 @@ def test_a_choice_of_another_hand_leads_to_no_other_model(
     (run / "run.json").write_text(json.dumps({"chosen": chosen}))
     with pytest.raises(HeadwiseError, match=r"run\.json has the name "):
         hw.push(run, REPO, yes=True)
-    (run / "run.json").write_text(json.dumps({"chosen": "linked"}))
-    (run / "pruned" / "linked").symlink_to(tmp_path / "secretmodel")
-    with pytest.raises(HeadwiseError, match=r"linked is a link to "):
-        hw.push(run, REPO, yes=True)
+    linked = make_run(tmp_path / "runs" / "linked")
+    (linked / "pruned").mkdir(exist_ok=True)
+    (linked / "pruned" / "lambda-0.05").symlink_to(tmp_path / "secretmodel")
+    with pytest.raises(HeadwiseError, match=r"lambda-0\.05 is a link to "):
+        hw.push(linked, REPO, yes=True)
     assert not hub.written

@@ -14,11 +14,12 @@ from transformers import PreTrainedModel
 from attention.families import cut
 from attention.shrink import make
 from headwise.attention import AttentionCall, Discovery, capture, discover, keeping
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
 from headwise.importance import recorded_batch
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums
+from headwise.layout import HeadMask
 from headwise.tasks.objective import asked_tokens
 from importance.asking import (
     ASKED,

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from attention.families import eager, tiny
 from headwise.attention import capture, discover, keeping
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
 from headwise.importance import attention_statistics as module
 from headwise.importance.attention_statistics import (
     STATISTICS,
@@ -29,6 +29,7 @@ from headwise.importance.attention_statistics import (
     spreading,
 )
 from headwise.importance.sums import SentenceSums
+from headwise.layout import HeadMask
 from refusals import refuses
 
 PAD, END, START = 0, 1, 3

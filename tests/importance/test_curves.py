@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.heads import Head, HeadMap, HeadMask
+from headwise.heads import Head, HeadMap
 from headwise.importance.curves import (
     area_rows,
     circuit_sizes,
@@ -21,6 +21,7 @@ from headwise.importance.curves import (
     removal_curves,
     removal_steps,
 )
+from headwise.layout import HeadMask
 from refusals import refuses
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (2,)})

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from attention.families import cut, tiny, whole_layer
 from headwise.attention import Discovery, discover
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
 from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
 from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gating import gate_heads
@@ -24,6 +24,7 @@ from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.measures import measure
 from headwise.importance.sums import SentenceSums
+from headwise.layout import HeadMask
 from headwise.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, broken, state, where, worded
 from refusals import refuses

@@ -15,8 +15,9 @@ from torch import Tensor
 from attention.families import cut, tiny, whole_layer
 from headwise.attention import discover, keeping
 from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, Head, HeadMask, Site
+from headwise.heads import COLUMNS, Head, Site
 from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
+from headwise.layout import HeadMask
 from headwise.tasks.objective import predict, sentence_losses
 from importance.asking import asking, worded
 

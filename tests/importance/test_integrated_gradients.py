@@ -10,11 +10,12 @@ import torch
 
 from attention.families import whole_layer
 from headwise.attention import capture, discover
-from headwise.heads import HeadMask, Site
+from headwise.heads import Site
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import gradients
 from headwise.importance.integrated_gradients import PATH_STEPS, integrated_gradients
 from headwise.importance.sums import SentenceSums
+from headwise.layout import HeadMask
 from importance.asking import TELLING, asking, close, lost, precise, same_sums, sentence, worded
 
 

@@ -300,7 +300,7 @@ def test_a_pruned_model_with_an_empty_layer_works(translator: Session) -> None:
 @pytest.mark.parametrize(
     ("gates", "refusal"),
     [
-        ({"cross/9/0": 0.0}, "no head cross/9/0: it has"),
+        ({"cross/9/0": 0.0}, "cross/9/0' is none of this model's heads"),
         ({"nonsense": 0.0}, "'nonsense' is not a head"),
         ({"cross/0/0": 1.5}, "the gate 1.5: give a number from 0"),
     ],

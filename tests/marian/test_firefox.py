@@ -14,7 +14,8 @@ import torch
 
 import headwise as hw
 from headwise import marian_files
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
+from headwise.layout import HeadMask
 
 SENTENCES = [
     "The committee will meet again in Lisbon on Tuesday.",

@@ -14,7 +14,8 @@ from sentencepiece import SentencePieceProcessor
 
 import headwise as hw
 from headwise import marian_files
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 
 SOURCE = [5, 9, 14, 7, 20, 0]
 TARGET = [11, 6, 30, 8, 0]

@@ -13,7 +13,8 @@ from test_firefox import SENTENCES
 from test_folder import PRE_NORM, SSRU
 
 import headwise as hw
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 
 MOST = 40  # tokens
 

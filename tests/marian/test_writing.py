@@ -20,7 +20,8 @@ from engines.pruned import translator
 from headwise import marian_files
 from headwise.cli import app
 from headwise.folders import SUMS
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 
 REMOVED = [
     *(Head("encoder-self", 0, head) for head in range(4)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwise.heads import HeadMap, HeadMask
+from headwise.heads import HeadMap
+from headwise.layout import HeadMask
 from headwise.options import Greedy
 from headwise.pruning import greedy
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from headwise.attention import discover, keeping
 from headwise.data.text import ParallelText
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Site
+from headwise.heads import KINDS, Head, HeadMap, Kind, Site
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Architecture, Greedy

@@ -20,7 +20,8 @@ from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, keeping
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
+from headwise.heads import KINDS, Head, HeadMap, Kind
+from headwise.layout import HeadMask
 from headwise.loading import load
 from headwise.model import Model
 from headwise.options import Gates

@@ -15,7 +15,8 @@ from transformers import MarianMTModel
 
 from attention.families import tiny
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
+from headwise.heads import Head, HeadMap, Kind, Site
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.pruning.greedy import (
     mask_without,

@@ -16,7 +16,8 @@ from attention.families import tiny
 from headwise.attention import keeping
 from headwise.attention.discover import probe
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
+from headwise.heads import Head, HeadMap, Kind, Site
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.pruning.control_models import at_random
 from headwise.pruning.gates import HardConcrete, HeadGates

@@ -10,15 +10,17 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from headwise.heads import COLUMNS, KINDS, Head, HeadMap, HeadMask
-from headwise.report import models
-from headwise.report.run_folder import CAUSAL_COLUMNS
+from headwise.heads import COLUMNS, KINDS, Head, HeadMap
+from headwise.layout import HeadMask
+from headwise.pruning.measured import MODEL_COLUMNS
+from headwise.report.run_folder import CAUSAL_COLUMNS, FinishedRun
 from headwise.roles.role import MATCHES
 from report.made_roles import interactions, role_files, rows_of, untrained, words
 
@@ -308,7 +310,7 @@ def pruning_table() -> pd.DataFrame:
         if setting in DIFFERENCE:
             change = round(values["test", "bleu"] - 38.21, 2)
             rows.append((*start, "test", "bleu", "full", change, *DIFFERENCE[setting], 60))
-    return pd.DataFrame(rows, columns=list(models.MODEL_COLUMNS))
+    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
 
 
 def gate_log(kept: list[list[int]], draw: random.Random, heads: HeadMap = HEADS) -> pd.DataFrame:
@@ -509,3 +511,16 @@ def rescored() -> dict[str, Any]:
         for name, value in role_files(mask.heads, mask, held).items():
             files[start + name] = value
     return files
+
+
+def emptied(run: FinishedRun, *names: str) -> FinishedRun:
+    """A run whose tables of these names have no rows, as if their files were not there."""
+    gone: dict[str, Any] = {}
+    for name in names:
+        found = getattr(run, name)
+        if name == "roles":
+            parts = {part: vars(found)[part][:0] for part in vars(found) if part != "facts"}
+            gone[name] = replace(found, **parts)
+        else:
+            gone[name] = found[:0]
+    return replace(run, **gone)

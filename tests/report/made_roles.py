@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import COLUMNS, Head, HeadMap, HeadMask
+from headwise.heads import COLUMNS, Head, HeadMap
+from headwise.layout import HeadMask
 from headwise.roles.behaviour import WORDS
 from headwise.roles.label import labels, patterns
 from headwise.roles.role import display_name, evidence, role_of

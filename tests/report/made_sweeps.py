@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind
-from headwise.pruning.measured import Measurements
+from headwise.heads import KINDS, Head, HeadMap, Kind
+from headwise.layout import HeadMask
+from headwise.pruning.measured import MODEL_COLUMNS, Measurements
 from headwise.qualities import Number
-from headwise.report.models import MODEL_COLUMNS
 from report.made import change, read
 
 MODEL = HeadMap({kind: (8, 8, 8) for kind in KINDS})

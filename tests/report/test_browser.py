@@ -17,7 +17,7 @@ from report.made import make_language
 from report.made_sweeps import write_grid
 from report.visits import Visit, visit, wait_until_drawn
 
-CHARTS = 32  # head map, 4 scores, pairs, 6 removal curves, grid, patterns, 4 maps, more:
+CHARTS = 31  # head map, 4 scores, pairs, 6 removal curves, grid, 4 maps, more:
 # 3 × 3 layers of gates, BLEU on test and dev, layers, training, BLEU by share
 
 

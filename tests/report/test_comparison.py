@@ -59,7 +59,6 @@ def cells(table: Table | None) -> list[list[str]]:
 def test_every_score_is_paired_head_by_head(content: Content, found: Runs) -> None:
     scores, keyed = content["paired_heads"]["points"], []
     for run in found.runs.values():
-        assert run.heads is not None
         table = run.heads.assign(
             address=run.heads[["kind", "layer", "head"]].astype(str).agg("/".join, axis=1)
         )
@@ -130,10 +129,10 @@ def test_without_translations_the_difference_is_that_of_the_changes(
     both: tuple[FinishedRun, FinishedRun],
 ) -> None:
     one, other = both
-    models = other.models.copy()
+    models = other.model_table.copy()
     changed = {("test", "bleu", "full"): Number(0.69, 0.39, 1.09)}
     models["numbers"] = [Measurements(numbers | changed) for numbers in models["numbers"]]
-    mute = replace(one, translations={}), replace(other, translations={}, models=models)
+    mute = replace(one, translations={}), replace(other, translations={}, model_table=models)
     # 0.69 − −0.31 = 1; down √(0.3² + 0.42²), up √(0.4² + 0.4²)
     said = difference(*mute)
     assert said.startswith("B − A: +1.00 BLEU [+0.48, +1.57], each compared with the")
@@ -204,7 +203,7 @@ def test_bad_input_is_refused_and_nothing_is_written(
     for first, second, place, says in (
         (one, tmp_path / "nothing", tmp_path / "out", "no folder"),
         (one, one.parent / ".." / one.parent.name / one.name, tmp_path / "out", "same folder"),
-        (grid, one, tmp_path / "out", "several runs"),
+        (grid, one, tmp_path / "out", "several studies"),
         (one, bare, tmp_path / "out", "nothing to compare"),
         (one, other, one, "there is something else"),
     ):

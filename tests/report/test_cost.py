@@ -23,21 +23,21 @@ from report.made_sweeps import GATES, JOINT, write_sweeps
 
 
 def test_every_model_has_a_point_with_its_interval(swept: FinishedRun) -> None:
-    encoder, everything = quality_figures(swept.models, swept.facts)
-    removal = greedy_figures(swept.models, swept.facts)[0]
+    encoder, everything = quality_figures(swept.model_table, swept.facts)
+    removal = greedy_figures(swept.model_table, swept.facts)[0]
     for panel, split in enumerate(("test", "dev")):
         rows, start = data_of(encoder, panel), swept.quality_of(swept.full, split)
         assert not any("greedy" in row.get("line", "") for row in rows)
         assert start.value is not None
         compared = 0
         for name in ("encoder.lambda-0.04", "encoder.keep-6", "encoder.greedy-gradient-7"):
-            (model,) = models.model_rows(swept.models.loc[[name]])
+            (model,) = models.model_rows(swept.model_table.loc[[name]])
             every = [*rows, *data_of(removal, panel)]
             cell = next(c for c in every if c.get("model") == model["label"])
             change, base = swept.quality_of(model, split, "full"), start.value
             if swept.quality_of(model, split, "fine-tuned").value is not None:
                 change = swept.quality_of(model, split, "fine-tuned")
-                tuned = swept.models.loc[models.against(model, "fine-tuned"), "numbers"]
+                tuned = swept.model_table.loc[models.against(model, "fine-tuned"), "numbers"]
                 base = tuned.of("bleu", split).value
                 compared += 1
             assert change.low is not None
@@ -55,7 +55,7 @@ def test_every_model_has_a_point_with_its_interval(swept: FinishedRun) -> None:
 
 def test_marks_of_as_many_heads_do_not_cover_each_other(swept: FinishedRun) -> None:
     places = {}
-    for row in data_of(quality_figures(swept.models, swept.facts)[0]):
+    for row in data_of(quality_figures(swept.model_table, swept.facts)[0]):
         if row.get("kept") == 12 and row.get("sort") == "model":
             places[row["model"]] = row["x"]
     assert len(places) == 3 == len(set(places.values()))
@@ -63,8 +63,10 @@ def test_marks_of_as_many_heads_do_not_cover_each_other(swept: FinishedRun) -> N
 
 
 def test_random_orders_are_a_range_and_a_mean(swept: FinishedRun) -> None:
-    by_score, _, by_kind = greedy_figures(swept.models, swept.facts)
-    orders = swept.models[swept.models["method"].eq("greedy.random") & swept.models["kept"].eq(12)]
+    by_score, _, by_kind = greedy_figures(swept.model_table, swept.facts)
+    orders = swept.model_table[
+        swept.model_table["method"].eq("greedy.random") & swept.model_table["kept"].eq(12)
+    ]
     values = list(models.values(orders, "bleu", "test"))
     drawn = data_of(by_score)
     cell = next(c for c in drawn if c.get("line") == "random orders" and c["kept"] == 12)
@@ -75,7 +77,7 @@ def test_random_orders_are_a_range_and_a_mean(swept: FinishedRun) -> None:
     assert {c["line"] for c in data_of(by_kind)} == {"encoder heads", "attention heads"}
 
 
-def test_figures_9_and_10_count_what_layouts_keep(swept: FinishedRun) -> None:
+def test_kinds_count_what_layouts_keep(swept: FinishedRun) -> None:
     content = kept_heads.kept_heads_section(swept)
     assert content is not None
     shares = {(c["name"], c["removed"]): c["left"] for c in data_of(content["by_kind"])}
@@ -83,30 +85,14 @@ def test_figures_9_and_10_count_what_layouts_keep(swept: FinishedRun) -> None:
         gone = round(100 * (1 - sum(counts) / 72), 2)
         got = [shares[kind, gone] for kind in ("encoder-self", "decoder-self", "cross")]
         assert got == pytest.approx([100 * count / 24 for count in counts], abs=0.01)
-    mask = swept.layouts["all.lambda-0.02"]
-    lowest = sum(h.kind == "decoder-self" and h.layer == 0 for h in mask.kept)
-    gone = round(100 * (1 - mask.count("decoder-self") / 24), 2)
-    place = {"name": kept_heads.THIRDS[0], "removed": gone}
-    found = {c["text"] for c in data_of(content["decoder"]) if place.items() <= c.items()}
-    assert found == {f"{lowest} of 8"} and len(content["decoder"].panels) == 4
-
-
-def test_the_papers_numbers_add_up() -> None:
-    """The rows of figure 10 sum to the decoder's counts of figure 9: read twice from two pictures."""
-    kinds, thirds = (
-        pd.read_csv(kept_heads.PAPERS / f"voita2019_{name}.csv") for name in ("kinds", "layers")
-    )
-    for kind in ("decoder-self", "cross"):
-        sums = thirds[thirds["kind"] == kind][list(kept_heads.THIRDS)].sum(axis=1).tolist()
-        assert sums == kinds.loc[kinds["model"] == "WMT", kind].tolist()
 
 
 def test_target_counts_for_each_kind_say_nothing_about_kinds(swept: FinishedRun) -> None:
-    frame = swept.models.copy()
+    frame = swept.model_table.copy()
     keep = {"encoder-self": 4, "decoder-self": 4, "cross": 6}
     frame["keep"] = [keep if name.startswith("all.") else None for name in frame.index]
-    content = kept_heads.kept_heads_section(replace(swept, models=frame))
-    assert content is not None and (content["by_kind"], content["decoder"]) == (None, None)
+    content = kept_heads.kept_heads_section(replace(swept, model_table=frame))
+    assert content is not None and content["by_kind"] is None
 
 
 def test_every_pruned_model_is_compared_with_its_equal_training(swept: FinishedRun) -> None:
@@ -117,7 +103,7 @@ def test_every_pruned_model_is_compared_with_its_equal_training(swept: FinishedR
         rows[row.cells[0].replace("\u00a0", " "), row.cells[2]] = row.cells
     tuned = [model for model, control in rows if control == "fine-tuned, not pruned"]
     assert len(tuned) == len(GATES) + len(JOINT)
-    (model,) = models.model_rows(swept.models.loc[["encoder.lambda-0.04"]])
+    (model,) = models.model_rows(swept.model_table.loc[["encoder.lambda-0.04"]])
     written = models.tested_text(swept.change_of(model, "fine-tuned"))
     assert rows["encoder: λ = 0.04", "fine-tuned, not pruned"][5] == written
 
@@ -200,7 +186,9 @@ def test_models_that_were_not_saved_have_their_weights_in_memory(tmp_path: Path)
         in_memory = weights.assign(measure="memory", value=4 * weights["value"])
         return pd.concat([table[~gone], in_memory])
 
-    shown = cost.models_table(read_run(make_run(tmp_path, {"pruning.csv": unsaved})).models, "test")
+    shown = cost.models_table(
+        read_run(make_run(tmp_path, {"pruning.csv": unsaved})).model_table, "test"
+    )
     assert shown is not None and "size on disk" not in shown.columns
     at = shown.columns.index("weights in memory")
     assert [row.cells[at] for row in shown.rows][::3] == ["37.9\u202fMB", "36.6\u202fMB"]

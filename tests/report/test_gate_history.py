@@ -92,9 +92,9 @@ def test_shut_gates_are_the_heads_that_were_removed(run: FinishedRun) -> None:
 
 
 def test_with_a_target_count_the_line_parts_the_heads_that_stay(run: FinishedRun) -> None:
-    models = run.models.copy()
+    models = run.model_table.copy()
     models["penalty"] = math.nan
-    *_, history = gate_histories(replace(run, models=models))
+    *_, history = gate_histories(replace(run, model_table=models))
     last = history.opened.iloc[-1]
     kept = [p for head, p in last.items() if Head(*head) in run.layouts["lambda-0.2"].kept]
     others = sorted(set(last) - set(kept))

@@ -22,8 +22,8 @@ def greedy(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 
 
 def test_where_no_gates_were_trained_the_first_figure_has_every_order(greedy: FinishedRun) -> None:
-    (figure,) = quality_figures(greedy.models, greedy.facts)
-    assert figure.name == "greedy-curves" and greedy_figures(greedy.models, greedy.facts) == []
+    (figure,) = quality_figures(greedy.model_table, greedy.facts)
+    assert figure.name == "greedy-curves" and greedy_figures(greedy.model_table, greedy.facts) == []
     for panel, better in enumerate((0, 0.2)):
         drawn = {row["model"]: row for row in data_of(figure, panel) if "model" in row}
         for kept, similarity in SIMILARITY.items():

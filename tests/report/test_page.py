@@ -87,7 +87,7 @@ def test_a_language_model_is_measured_in_perplexity_everywhere(tmp_path: Path) -
     assert {"perplexity-by-heads", "head-map"} <= set(figures)
     drawn = data_of(figures["perplexity-by-heads"])
     point = next(row for row in drawn if row.get("kept") == 9 and "value" in row)
-    change = run.models.loc["lambda-0.05", "numbers"].of("perplexity", "test", "full").value
+    change = run.model_table.loc["lambda-0.05", "numbers"].of("perplexity", "test", "full").value
     ends = [12 * (1 + (change + by) / 100) for by in (0, -1, 1)]
     assert [point["value"], point["low"], point["high"]] == pytest.approx(ends, rel=1e-5)
     dev = data_of(figures["perplexity-by-heads"], 1)
@@ -225,7 +225,7 @@ def test_layers_that_slide_are_named_in_every_map_and_table(tmp_path: Path) -> N
     attention = {"encoder-self": ["sliding 512", "full", "sliding 512"]}
     content = collect(read_run(make_run(tmp_path, {"run.json": {"attention": attention}})))
     maps = [content["summary"]["head_map"], *content["scores"]["maps"]]
-    for figure in [*maps, content["roles"]["patterns"], *content["functions"]["figures"].values()]:
+    for figure in [*maps, *content["functions"]["figures"].values()]:
         for panel in figure.panels:
             assert "sliding 512 · 2" in json.dumps(panel.chart, ensure_ascii=False), figure.name
     rows = content["every_head"]["rows"]

@@ -13,7 +13,7 @@ from headwise.report import after_pruning, head_functions, role_charts, role_tab
 from headwise.report.every_head import role_evidence
 from headwise.report.run_folder import FinishedRun, Rescored
 from report.conftest import data_of
-from report.made import causal
+from report.made import causal, emptied
 from report.made_roles import SENTENCE
 
 
@@ -22,7 +22,6 @@ def head(layer: int, number: int) -> Head:
 
 
 def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
-    assert run.roles is not None
     (figure,) = head_functions.head_functions(run)
     cells = [cell for cell in data_of(figure, 2) if "address" in cell]
     every = {str(head(layer, number)) for layer in range(3) for number in range(8)}
@@ -35,7 +34,6 @@ def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
 
 
 def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun) -> None:
-    assert run.roles is not None
     found = role_tables.best_heads_table(run.roles)
     assert found is not None
     rows = {row.code: row.cells for row in found.rows}
@@ -52,7 +50,6 @@ def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun
 def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(
     run: FinishedRun,
 ) -> None:
-    assert run.roles is not None
     figure = role_charts.attention_maps(run.roles)
     assert figure is not None and len(figure.panels) == 4
     data, size = data_of(figure, 1), len(SENTENCE)
@@ -72,7 +69,6 @@ def test_arcs_lie_over_those_inside() -> None:
 
 
 def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: FinishedRun) -> None:
-    assert run.roles is not None
     found = after_pruning.changes(run, "encoder-self")
     last = found[-1]
     assert last.kept == [(head(0, 3), "positional.-1")]
@@ -108,7 +104,7 @@ def scored(run: FinishedRun, before: list[float], after: list[float], measure: s
     for values in (before, after):
         rows = [("encoder-self", 0, h, measure, v, v, v, 9, None, 9) for h, v in enumerate(values)]
         tables.append(pd.DataFrame(rows, columns=list(COLUMNS)))
-    return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], None)})
+    return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], run.roles)})
 
 
 def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: FinishedRun) -> None:
@@ -130,9 +126,8 @@ def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: Finish
 def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(
     run: FinishedRun,
 ) -> None:
-    assert run.roles is not None
     assert after_pruning.after_pruning_section(replace(run, rescored={})) is None
-    assert role_tables.role_tables_section(replace(run, roles=None)) is None
+    assert role_tables.role_tables_section(emptied(run, "roles")) is None
     none = replace(run, roles=replace(run.roles, roles=run.roles.roles.iloc[:0]))
     content = after_pruning.after_pruning_section(none)
     assert content is not None and not content["parts"][0]["had_roles"]
@@ -147,7 +142,6 @@ def test_what_a_role_does_with_its_head_off_is_in_the_map_and_the_card(run: Fini
         lines = [(cell["address"], cell[f"role-{at}"]) for cell in cells for at in range(3)]
         return [(address, line.split()[0]) for address, line in lines if "✓" in line]
 
-    assert run.roles is not None
     tested = replace(run, roles=replace(run.roles, causal=causal()))
     assert marked(tested) == [("encoder-self/1/5", "obj→")] and marked(run) == []
     evidence = role_evidence(tested)

@@ -19,8 +19,8 @@ from report.made import LABELS, cells, change
 
 def test_a_whole_run(run: FinishedRun) -> None:
     kept = {"full": 24, "lambda-0.02": 17, "lambda-0.05": 9, "lambda-0.2": 4}
-    assert run.models["kept"].to_dict() == kept
-    assert list(run.models["label"]) == ["full model", *LABELS]
+    assert run.model_table["kept"].to_dict() == kept
+    assert list(run.model_table["label"]) == ["full model", *LABELS]
     assert run.full is not None and run.full["setting"] == "full"
     assert run.chosen is not None and run.chosen["setting"] == "lambda-0.05"
     assert models.heads_name(run.chosen["kinds"]) == "encoder heads"
@@ -35,7 +35,9 @@ def test_a_whole_run(run: FinishedRun) -> None:
 
 
 def test_labels_and_lines_come_from_the_facts(swept: FinishedRun) -> None:
-    labels = {name: label.replace("\u00a0", " ") for name, label in swept.models["label"].items()}
+    labels = {
+        name: label.replace("\u00a0", " ") for name, label in swept.model_table["label"].items()
+    }
     for name, label in {
         "encoder.lambda-0.04": "encoder: λ = 0.04",
         "encoder.keep-12": "encoder: keep 12",
@@ -46,7 +48,9 @@ def test_labels_and_lines_come_from_the_facts(swept: FinishedRun) -> None:
         "all.fine-tuned": "all: fine-tuned, not pruned",
     }.items():
         assert labels[name] == label
-    lines = [name for name, _ in models.lines(models.of_kinds(swept.models, ("encoder-self",)))]
+    lines = [
+        name for name, _ in models.lines(models.of_kinds(swept.model_table, ("encoder-self",)))
+    ]
     assert lines[:3] == ["gates, λ", "gates, target count", "top-k gates"]
     assert lines[-1] == "random orders"
 
@@ -54,9 +58,10 @@ def test_labels_and_lines_come_from_the_facts(swept: FinishedRun) -> None:
 def test_a_run_with_nothing_but_its_facts(run_folder: Path) -> None:
     change(run_folder, {p.name: None for p in run_folder.iterdir() if p.name != "run.json"})
     run = read_run(run_folder)
-    tables = (run.training, run.heads, run.faithfulness, run.curves, run.lrp, run.roles)
-    assert {*tables, run.plan, run.chosen, run.full} == {None}
-    assert run.models.empty and (run.layouts, run.gates, run.translations) == ({}, {}, {})
+    tables = (run.training, run.heads, run.faithfulness, run.curves, run.lrp)
+    assert all(table.empty for table in tables) and not run.roles
+    assert {run.plan, run.chosen, run.full} == {None}
+    assert run.model_table.empty and (run.layouts, run.gates, run.translations) == ({}, {}, {})
 
 
 def test_a_row_that_is_there_twice_counts_once(run_folder: Path) -> None:

@@ -67,7 +67,7 @@ def test_every_seed_has_a_mark_and_a_ring_around_its_choice(grid: Runs) -> None:
     assert {c["x"] for c in cells if "seed" in c and c["model"].endswith("0.04")} == {8, 9, 10}
     kept = {}
     for name, run in list(grid.runs.items())[:3]:
-        kept[name.removeprefix("en-de, ")] = run.models.loc["encoder.lambda-0.08", "kept"]
+        kept[name.removeprefix("en-de, ")] = run.model_table.loc["encoder.lambda-0.08", "kept"]
     assert {c["seed"]: c["x"] for c in cells if c.get("chosen")} == kept
     assert not any(c.get("chosen") for c in data_of(everything))
 

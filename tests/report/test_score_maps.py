@@ -19,12 +19,13 @@ from headwise.report import (
 )
 from headwise.report.run_folder import FinishedRun
 from report.conftest import data_of
+from report.made import emptied
 
 
 def test_the_head_map_has_every_head_with_its_status_and_most_faithful_score(
     run: FinishedRun,
 ) -> None:
-    assert run.chosen is not None and run.heads is not None
+    assert run.chosen is not None
     assert kept_heads.map_measure(run) == "gradient"  # the most faithful one of this run
     cells = [cell for cell in data_of(kept_heads.head_map(run, run.chosen)) if "kept" in cell]
     kept = {str(head) for head in run.layouts["lambda-0.05"].kept}
@@ -50,21 +51,20 @@ def test_maps_of_scores_share_one_order_of_heads(run: FinishedRun) -> None:
 
 
 def test_without_relevance_the_most_faithful_score_leads(run: FinishedRun) -> None:
-    assert run.heads is not None
     heads = run.heads[~run.heads["measure"].str.startswith("lrp")]
     (figure,) = head_functions.head_functions(replace(run, heads=heads))
     titles = [panel.title.split(":")[0] for panel in figure.panels[:2]]
     assert titles == ["Gradient × 10⁻³", "Confidence"]
-    (bare,) = head_functions.head_functions(replace(run, heads=None))
+    (bare,) = head_functions.head_functions(emptied(run, "heads"))
     assert len(bare.panels) == 1 and "by their numbers" in bare.facts
-    (scores,) = head_functions.head_functions(replace(run, roles=None))
+    (scores,) = head_functions.head_functions(emptied(run, "roles"))
     assert len(scores.panels) == 2
-    assert head_functions.head_functions_section(replace(run, heads=None, roles=None)) is None
+    assert head_functions.head_functions_section(emptied(run, "heads", "roles")) is None
 
 
 def test_the_judges_curves_are_in_the_order_of_the_area(run: FinishedRun) -> None:
     figure = score_faithfulness.removal_curves_figure(run)
-    assert figure is not None and run.curves is not None
+    assert figure is not None
     areas = [float(panel.title.split("area ")[1].split(",")[0]) for panel in figure.panels]
     assert areas == sorted(areas)
     own = run.curves.query("measure == 'gradient' and ranking == 'once'")
@@ -77,12 +77,11 @@ def test_the_judges_curves_are_in_the_order_of_the_area(run: FinishedRun) -> Non
 
 
 def test_without_curves_the_best_is_the_one_that_agrees_most(run: FinishedRun) -> None:
-    assert run.faithfulness is not None
     areas = run.faithfulness["statistic"].str.startswith("area")
-    bare = replace(run, faithfulness=run.faithfulness[~areas], curves=None)
+    bare = replace(run, faithfulness=run.faithfulness[~areas], curves=run.curves[:0])
     found = score_faithfulness.faithfulness_statistics(bare)
     assert found is not None and score_faithfulness.most_faithful(found) == "gradient"
-    empty = score_faithfulness.faithfulness_section(replace(run, faithfulness=None, curves=None))
+    empty = score_faithfulness.faithfulness_section(emptied(run, "faithfulness", "curves"))
     assert not any(empty.values())
 
 
@@ -121,19 +120,19 @@ def test_the_best_lone_head_of_each_layer(run: FinishedRun) -> None:
         ["0", "+0.004 [−0.010, +0.020]\ncross/0/1 · one head is enough"],
         ["1", "+0.510 [+0.400, +0.600]\ncross/1/0"],
     ]
-    assert score_maps.alone_table(replace(run, heads=None)) is None
+    assert score_maps.alone_table(emptied(run, "heads")) is None
 
 
 @pytest.fixture
 def uncontrolled(run: FinishedRun) -> FinishedRun:
     """The run without untrained models, pairs, and roles on changed text."""
-    assert run.roles is not None
-    return replace(run, untrained=None, interactions=None, roles=replace(run.roles, controls=None))
+    roles = replace(run.roles, controls=run.roles.controls[:0])
+    return replace(emptied(run, "untrained", "interactions"), roles=roles)
 
 
 def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: FinishedRun) -> None:
     known = score_maps.control_ranges(run)
-    assert run.untrained is not None and len(known) == 3 * 4
+    assert len(known) == 3 * 4
     rows = run.untrained.query("layer == 1 and measure == 'confidence'")["value"]
     control = known["encoder-self", 1, "confidence"]
     assert len(rows) == 24 and (control.low, control.high) == (rows.min(), rows.max()) == (0.2, 0.3)
@@ -157,7 +156,7 @@ def test_maps_and_tables_mark_heads_like_untrained_ones(
     assert not any(cell.get("label") == "mean" or cell.get("framed") for cell in data_of(plain))
 
     table = score_maps.untrained_table(run)
-    assert table is not None and run.heads is not None
+    assert table is not None
     row = next(row for row in table.rows if row.code == "confidence")
     values = run.heads[run.heads["measure"] == "confidence"]["value"]
     above, below = int((values > 0.3).sum()), int((values < 0.2).sum())
@@ -170,7 +169,6 @@ def test_maps_and_tables_mark_heads_like_untrained_ones(
 
 
 def test_roles_beside_their_controls(run: FinishedRun, uncontrolled: FinishedRun) -> None:
-    assert run.roles is not None and uncontrolled.roles is not None
     shares = role_tables.share_table(run.roles)
     assert shares is not None
     at = shares.columns.index("untrained")

@@ -17,8 +17,8 @@ from transformers import MarianMTModel
 import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
-from headwise.hub import HUB_RESULTS
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.report.run_folder import FinishedRun, read_run
 from headwise.report.summary import summary_section
@@ -36,7 +36,6 @@ def test_what_a_study_says_at_its_end(whole: Path, swept: FinishedRun) -> None:
     ended = outcome(whole)
     assert ended.headline == summary_section(read_run(whole))["headline"] + "."
     assert ended.verdict == "not distinguishable"
-    assert any("BLEU to the untouched full model: 38.21" in fact for fact in ended.facts)
     assert ended.model is not None and list(ended.layouts) == [ended.model.name]
     assert ended.next_commands[-1][1].endswith(f"headwise translate {ended.model}")
     # pruning that costs more than equal further training
@@ -68,19 +67,20 @@ def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("differences", "why"),
     [
-        ({"run.json": {"chosen": None}}, "not named"),
-        ({"run.json": {"chosen": "full"}}, "full chosen"),
-        ({"run.json": {"chosen": None, "max_drop": 0.1}}, "over the limit"),
-        ({"run.json": {"chosen": None, "unsettled": [CHOSEN]}}, "not settled"),
-        ({"pruning.csv": without(setting="full")}, "no full model"),
-        ({"pruning.csv": None}, "nothing pruned"),
+        ({"run.json": {"chosen": None}}, "names no chosen model"),
+        ({"run.json": {"chosen": "full"}}, "The full model was chosen"),
+        ({"run.json": {"chosen": None, "max_drop": 0.1}}, "(max_drop); lambda-0.02 comes nearest"),
+        ({"run.json": {"chosen": None, "unsettled": [CHOSEN]}}, f"gates of {CHOSEN} had not"),
+        ({"pruning.csv": without(setting="full")}, "full model has not been evaluated"),
+        ({"pruning.csv": None}, "Nothing has been pruned"),
     ],
 )
 def test_without_a_choice_it_says_why(tmp_path: Path, differences: Any, why: str) -> None:
     found = summary_section(read_run(make_run(tmp_path, differences)))
-    assert (found["why"], found["tiles"]) == (why, [])
-    start = {"nothing pruned": "24 attention heads, scored", "no full model": "3 pruned models"}
-    assert found["headline"].startswith(start.get(why, "3 pruned models, none of them chosen"))
+    assert why in found["why"] and not found["tiles"]
+    nothing = why.startswith("Nothing")
+    start = "24 attention heads, scored" if nothing else "3 pruned models, none of them chosen"
+    assert found["headline"].startswith(start)
 
 
 def speeds(width: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -170,7 +170,6 @@ def test_more_than_the_limit_lost_to_equal_further_training_is_no_bargain(tmp_pa
 
 def test_the_first_screen_says_what_matters_and_what_shows_little(run_folder: Path) -> None:
     run = read_run(run_folder)
-    assert run.heads is not None and run.untrained is not None
     said = " ".join(summary_section(run)["findings"])
     off = run.heads[run.heads["measure"] == "ablation.zero"].set_index(["kind", "layer", "head"])
     worst = Head(*off["value"].idxmax())
@@ -256,14 +255,6 @@ def test_another_model_of_a_run_has_its_own_numbers(published: Path) -> None:
 
 
 def test_the_plan_gives_base_model_and_names_of_texts_without_folders(published: Path) -> None:
-    unknown = hw.push(published, "me/small")
-    assert not [item for item in unknown.items if item.path_in_repo == HUB_RESULTS]
-    assert HUB_RESULTS in str(unknown)
     upload = hw.push(change(published, {"plan.toml": DATA}), "me/small")
     assert yaml.safe_load(upload.card.split("---\n")[1])["base_model"] == "them/opus-mt-en-fr"
     assert "train.en, train.fr" in upload.card and "anna" not in str(upload)
-    (entry,) = yaml.safe_load(
-        next(item.path_or_fileobj for item in upload.items if item.path_in_repo == HUB_RESULTS)
-    )
-    assert entry["dataset"] == {"id": "wmt/wmt14", "task_id": "fr-en"}
-    assert entry["value"] == 37.9 and "bleu" in entry["notes"] and "nrefs:1" in entry["notes"]

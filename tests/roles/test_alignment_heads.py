@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise.attention import AttentionCall, capture
 from headwise.cli import app
-from headwise.heads import Head, HeadMap, HeadMask
+from headwise.heads import Head, HeadMap
+from headwise.layout import HeadMask
 from headwise.progress import silent
 from headwise.roles import alignment_heads, head_sets
 from headwise.roles.alignment import LinkedText, read_links

@@ -11,7 +11,8 @@ from benchmarks.truth.planted_templates import SIZE, plant_template_model
 
 import headwise as hw
 from headwise.attention import keeping
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.roles.behaviour import effect_sentence
 from headwise.roles.causal import (
     BATCHES,

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
 from headwise.attention import keeping
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.roles.behaviour import FALSE_WORDS
 from headwise.roles.lost_words import (
     WORDS,

@@ -13,7 +13,8 @@ import torch
 
 import headwise as hw
 from headwise.attention import AttentionCall, capture, keeping
-from headwise.heads import Head, HeadMask, Kind, Site
+from headwise.heads import Head, Kind, Site
+from headwise.layout import HeadMask
 from headwise.roles.role_sets import (
     ELSEWHERE,
     RANDOM_SETS,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise.cli import app
 from headwise.data.embedded import write_treebank
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.roles.passage import Passage
 from headwise.speech.recordings import audio_seconds, samples
 from headwise.speech.sound import NEAR_FRAMES, diagonal, spoken_word

@@ -21,7 +21,7 @@ from headwise.report.role_tables import causal_table
 from headwise.report.run_folder import read_run
 from headwise.report.summary import other_orders
 from headwise.study import make_plan, run_study
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.study import dry_run
 from study.studies import BARELY, NUMBER, QUIET, again, facts, numbers_of
 from tasks.askers import asker, sentences
@@ -343,7 +343,9 @@ def test_measures_that_a_plan_leaves_open_are_those_of_score(
     batches = model.task.batches(hw.Text.from_lines(sentences(3, 0)))
 
     def scoring(**options: Any) -> Any:
-        return Run(make_plan({**values, "scoring": options}), tmp_path / "out", QUIET).scoring
+        return RunContext(
+            make_plan({**values, "scoring": options}), tmp_path / "out", QUIET
+        ).scoring
 
     assert scoring().measures == list(usual_measures(model, batches))
     assert scoring().measures == ["confidence", "gradient", "attribution.zero", "ablation.zero"]
@@ -389,6 +391,5 @@ def test_a_study_tests_roles_with_the_head_off_as_the_command_does(tmp_path: Pat
     heads = set(confirmed[["kind", "layer", "head"]].itertuples(index=False, name=None))
     assert heads == {head for head, known in planted.heads.items() if known.name == "induction"}
     run = read_run(out)
-    assert run.roles is not None
     table = causal_table(run.roles)
     assert table is not None and len(table.rows) == len(found)

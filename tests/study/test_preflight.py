@@ -63,7 +63,7 @@ def test_too_short_a_text_is_refused_or_doubted(
     tiny["data"] = {"embedded": {**texts, split: 49}}
     assert said(tiny, tmp_path / "out", f"The {split} text has 49 sentences: too few to tell.")
     tiny["data"] = {"embedded": {**texts, split: 5}}
-    assert f"The {split} text has 5 sentences, but" in refusal(tiny, tmp_path / "out")
+    assert f"The {split} text has 5 sentences: too few" in refusal(tiny, tmp_path / "out")
     tiny["data"]["embedded"][split] = 50
     assert not said(tiny, tmp_path / "out", "too few to tell")
 

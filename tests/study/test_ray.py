@@ -19,7 +19,7 @@ from rich.progress import Progress as Bars
 from headwise.errors import HeadsMissing, HeadwiseError
 from headwise.progress import Progress
 from headwise.study import ray_executor as cluster
-from headwise.study.executor import StudyOutcome, Work, run_builds
+from headwise.study.executor import DoBuild, StudyOutcome, run_builds
 from study.studies import Notes
 from study.toys import Toy
 
@@ -103,7 +103,7 @@ def test_a_local_cluster_listens_on_the_loopback_address_and_wants_a_token() -> 
     assert os.environ["RAY_AUTH_MODE"] == "token" and len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
-def toy(folder: Path, progress: Progress) -> Work:
+def toy(folder: Path, progress: Progress) -> DoBuild:
     """A study whose builds are kept as files, and do what their names say."""
 
     def work(build: Toy) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from headwise.folders import Folder
-from headwise.heads import KINDS, HeadMap, HeadMask
+from headwise.heads import KINDS, HeadMap
+from headwise.layout import HeadMask
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule, penalties_made_before, penalty_at_steepest_change
-from headwise.study.step import Step
+from headwise.study.step import Build, Step
 from headwise.study.study import Study
 from headwise.study.variants import Variant, comparison_names
 from study.studies import QUIET, TINY, plan_of
@@ -48,7 +49,7 @@ class Made:
             else sweeps[0]
         )
         return Schedule(
-            Run(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed
+            RunContext(plan_of(TINY, model=self.model, pruning=named), self.folder, QUIET), failed
         )
 
     def record(self, name: str, key: str, **result: Any) -> None:
@@ -76,7 +77,7 @@ class Made:
         )
         self.record(
             f"prune/{variant.name}",
-            run.build_of(prune_step(variant)).key,
+            Build(prune_step(variant), run).key,
             sweep=sweep,
             penalty=value,
             notes=[],

@@ -13,7 +13,8 @@ from headwise.errors import HeadwiseError
 from headwise.loading import load
 from headwise.study import run_study
 from headwise.study.evaluation_steps import MeasureSpeed, Translate
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
+from headwise.study.step import Build
 from headwise.study.variants import FULL
 from study.studies import QUIET, numbers_of, plan_of
 
@@ -55,11 +56,11 @@ def test_the_engine_is_part_of_the_key(
     finished: Path, tiny: dict[str, Any], tmp_path: Path
 ) -> None:
     runs = [
-        Run(plan_of(of(finished, tiny, engine)), tmp_path, QUIET)
+        RunContext(plan_of(of(finished, tiny, engine)), tmp_path, QUIET)
         for engine in ("transformers", "ct2")
     ]
     for step in (Translate("dev", FULL), MeasureSpeed((FULL,))):
-        assert runs[0].build_of(step).key != runs[1].build_of(step).key
+        assert Build(step, runs[0]).key != Build(step, runs[1]).key
 
 
 def test_a_missing_engine_is_refused_before_work(

@@ -21,14 +21,14 @@ from headwise.cli.outcome import outcome
 from headwise.data.embedded import write_parallel
 from headwise.decoding.bleu import translation_answers
 from headwise.folders import Folder
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.qualities import QualityMeasure
 from headwise.report import report
 from headwise.report.model_card import origin_rows
 from headwise.report.run_folder import read_run
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.study import Study, dry_run, thread_count
 from own_process import Running, headwise
 from study.studies import (
@@ -424,7 +424,7 @@ class TestOnlyChosenWeights:
         ended = outcome(copied)
         assert ended.model is None
         assert any("gates of lambda-0.005 had not settled" in line for line in ended.doubts)
-        assert "had settled gates" in hw.report(copied).read_text(encoding="utf-8")
+        assert "had not settled when" in hw.report(copied).read_text(encoding="utf-8")
 
 
 def given(tiny: dict[str, Any], copied: Path, tmp_path: Path, **pruning: Any) -> dict[str, Any]:
@@ -510,13 +510,13 @@ class TestChoice:
         texts = {}
         for split, count in (("train", 300), ("dev", 40), ("test", 40)):
             texts[split] = [str(path) for path in write_parallel(tmp_path, split, count)]  # type: ignore[arg-type]
-        text, real = Run.text, evaluation_steps.choose_smallest
+        text, real = RunContext.text, evaluation_steps.choose_smallest
 
-        def noted(self: Run, split: Any) -> Any:
+        def noted(self: RunContext, split: Any) -> Any:
             order.append(split)
             return text(self, split)
 
-        monkeypatch.setattr(Run, "text", noted)
+        monkeypatch.setattr(RunContext, "text", noted)
         monkeypatch.setattr(
             evaluation_steps, "choose_smallest", lambda *a: order.append("choose") or real(*a)
         )

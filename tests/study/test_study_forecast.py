@@ -20,8 +20,9 @@ from headwise.study.forecast import (
     random_batch,
     sentence_seconds,
 )
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
+from headwise.study.step import Build
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import learn_subwords
 from study.studies import QUIET, TINY, plan_of
@@ -41,14 +42,14 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> ParallelText:
 class TestForwards:
     def of(self, folder: Path, read: bool = True, **values: Any) -> dict[str, float]:
         """The forwards of every step of a plan."""
-        run = Run(plan_of(TINY, **values), folder, QUIET)
+        run = RunContext(plan_of(TINY, **values), folder, QUIET)
         if read:
             run.text("train")
             run.text("dev")
-        return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
+        return {step.name: forwards_of(Build(step, run)) for step in Schedule(run).steps()}
 
     def test_of_trainings(self, tmp_path: Path) -> None:
-        run = Run(plan_of(TINY), tmp_path, QUIET)
+        run = RunContext(plan_of(TINY), tmp_path, QUIET)
         train, dev = len(run.text("train")), len(run.text("dev"))
         forwards = self.of(tmp_path, pruning={"penalty": [0.1], "epochs": 7})
         assert forwards["train"] == UPDATE * run.training.epochs * train
@@ -68,13 +69,13 @@ class TestForwards:
     def test_test_text_counts_as_long_as_it_is(self, tmp_path: Path) -> None:
         """Which preflight has counted; before it counts as dev."""
         data = {"embedded": {"train": 150, "dev": 20, "test": 50}}
-        run = Run(plan_of(TINY, data=data, pruning={"penalty": [0.1]}), tmp_path, QUIET)
+        run = RunContext(plan_of(TINY, data=data, pruning={"penalty": [0.1]}), tmp_path, QUIET)
         run.text("train")
         run.text("dev")
         assert run.count("test") == 50
 
         def forwards() -> dict[str, float]:
-            return {step.name: forwards_of(run.build_of(step)) for step in Schedule(run).steps()}
+            return {step.name: forwards_of(Build(step, run)) for step in Schedule(run).steps()}
 
         times = forwards()["translate/test/full"] / forwards()["translate/dev/full"]
         assert times == pytest.approx(50 / 20)
@@ -112,7 +113,7 @@ def test_a_random_batch_is_full() -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_what_is_timed(tmp_path: Path, norm: str) -> None:
     shape = SMALL.model_copy(update={"norm": norm})
-    run = Run(plan_of(TINY, model=shape.model_dump()), tmp_path, QUIET)
+    run = RunContext(plan_of(TINY, model=shape.model_dump()), tmp_path, QUIET)
     start = perf_counter()
     seconds = sentence_seconds(run, None)
     assert 0 < seconds < perf_counter() - start

@@ -130,10 +130,10 @@ def test_a_dry_run_estimates_every_task(
 def test_label_smoothing_is_as_usual_for_the_task(
     classified: dict[str, Any], tmp_path: Path
 ) -> None:
-    from headwise.study.run import Run
+    from headwise.study.run_context import RunContext
 
     def smoothing(plan: hw.study.Plan) -> float:
-        return Run(plan, tmp_path / "out", QUIET).training.label_smoothing
+        return RunContext(plan, tmp_path / "out", QUIET).training.label_smoothing
 
     assert smoothing(make_plan(classified)) == 0.0
     assert smoothing(make_plan({"data": {"embedded": {}}})) == 0.1
@@ -145,15 +145,17 @@ def test_measures_that_a_plan_leaves_open_fit_the_task(
     classified: dict[str, Any], tmp_path: Path
 ) -> None:
     """Relevance is usual in translation only; a measure that is named is kept, and refused later where it cannot be."""
-    from headwise.study.run import Run
+    from headwise.study.run_context import RunContext
 
     def scoring(**options: Any) -> Any:
-        return Run(make_plan({**classified, "scoring": options}), tmp_path / "out", QUIET).scoring
+        return RunContext(
+            make_plan({**classified, "scoring": options}), tmp_path / "out", QUIET
+        ).scoring
 
     assert "gradient" in scoring().measures and "lrp.ding" not in scoring().measures
     assert scoring().pruned == ["confidence", "gradient"]
     assert scoring(measures=["lrp.ding"]).measures == ["lrp.ding"]
-    translating = Run(make_plan({"data": {"embedded": {}}}), tmp_path / "out", QUIET)
+    translating = RunContext(make_plan({"data": {"embedded": {}}}), tmp_path / "out", QUIET)
     assert translating.scoring == translating.plan.scoring
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 import headwise as hw
 from attention.families import GPT, STACK, TWO_STACKS, batch, build
 from headwise.attention import keeping
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 
 EYES = {
     "hidden_size": 32,

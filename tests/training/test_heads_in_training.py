@@ -11,7 +11,7 @@ import pytest
 
 from headwise import load
 from headwise.data.embedded import write_parallel, write_treebank
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "heads_in_training.py"
 PLAN = """

@@ -17,7 +17,8 @@ from transformers import (
 from headwise.attention import discover, remove
 from headwise.attention.rebuilt import drop_unused
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.options import Architecture
 from headwise.training.loss import loss_forward
 from headwise.training.tokenizer import learn_subwords

@@ -17,7 +17,8 @@ from headwise.attention.discover import Discovery, attention_interface, refuse_n
 from headwise.attention.kernel import AttentionCall, Gate, Hooks, HookState
 from headwise.attention.offload import device_of
 from headwise.errors import HeadwiseError, shown_value
-from headwise.heads import HeadMask, Site, describe
+from headwise.heads import Site, describe
+from headwise.layout import HeadMask
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from headwise.attention.offload import is_offloaded
 from headwise.attention.rebuilt import give_weights, shapes, stock_model
 from headwise.attention.removal import key_value_heads
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap, HeadMask
+from headwise.heads import HeadMap
+from headwise.layout import HeadMask
 
 
 def states_heads(config: Any, layout: HeadMask) -> bool:

@@ -24,7 +24,8 @@ from headwise.attention.matrices import ZEROS, Matrices, by_output, chosen, matr
 from headwise.attention.position_bias import TABLE, shares_bias
 from headwise.attention.rebuilt import give_weights, shapes, stock_model
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Kind, Site
+from headwise.heads import Kind, Site
+from headwise.layout import HeadMask
 
 # Why a family needs every head again.
 SIZE_BY_WIDTH = "a {} takes the width of the model divided by the number of heads as their size"

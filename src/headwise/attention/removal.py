@@ -32,7 +32,8 @@ from headwise.attention.matrices import Matrices, forms, matrices
 from headwise.attention.offload import hook_of, loaded, separate_copy, set_bias
 from headwise.attention.position_bias import forward_parameters, hand_down, narrow, shares_bias
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Kind, Site
+from headwise.heads import Kind, Site
+from headwise.layout import HeadMask
 
 Means = Mapping[Site, Tensor]  # H D
 

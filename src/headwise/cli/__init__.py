@@ -21,9 +21,9 @@ from rich.console import Console
 
 from headwise.cli.analysis import align, match, roles, score
 from headwise.cli.command import Command, Commands
-from headwise.cli.reduction import check, evaluate, export, prune, push
 from headwise.cli.resources import data_get, data_list, families, lab, translate
 from headwise.cli.signals import Stopped, stoppable, write_error
+from headwise.cli.smaller_models import check, evaluate, export, prune, push
 from headwise.cli.studies import animate, compare, demo, report, study, train
 from headwise.errors import OUR_MISTAKE, HeadwiseError
 from headwise.progress import write

@@ -272,7 +272,7 @@ def roles(
     # Files with mistakes are refused before torch is loaded and a folder is made.
     role_text: Any = hw.Treebank.read(*treebank) if treebank else None
     confirm_text = hw.Treebank.read(*confirm) if confirm else None
-    pairs = None if spec is None or one_file else named_pairs(spec, links)
+    pairs = None if spec is None or one_file else pairs_of(model, spec, links)
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import check_words
     from headwise.roles.role_forecast import role_forecast
@@ -293,7 +293,7 @@ def roles(
             role_text, study_confirm = study_texts
             confirm_text = confirm_text or study_confirm
     if spec is not None and one_file and not reads_audio:
-        pairs = named_pairs(spec, links)
+        pairs = pairs_of(model, spec, links)
     role_text, confirm_text = limited(role_text, limit), limited(confirm_text, limit)
     # Which words are rare is counted on the training text.
     training_text: Any = None
@@ -462,32 +462,27 @@ def refuse_links(model: Model, links: Path | None) -> None:
 
 
 def pairs_of(
-    model: str, text: str | list[str] | None, links: Path | None
+    model: str, spec: str | list[str] | None, links: Path | None
 ) -> ParallelText | Text | LinkedText:
-    """The sentence pairs that were named, or the dev pairs of the study whose folder is the model."""
+    """The sentence pairs, or the one side of them, that --text names, with their reference links; or the dev pairs of the
+    study whose folder is the model."""
     import headwise as hw
 
-    if text:
-        return named_pairs(text, links)
-    study = study_in(model)
-    pairs = None if study is None else study.text("dev")
+    pairs: Any
+    if spec and one_sided(spec):
+        if links is not None:
+            raise HeadwiseError(
+                f"--links {links} was given with one side of a text: name both sides, because links connect their words."
+            )
+        return hw.Text.open(spec)
+    if spec:
+        pairs = hw.ParallelText.open(spec)
+    else:
+        study = study_in(model)
+        pairs = None if study is None else study.text("dev")
     if not isinstance(pairs, hw.ParallelText):
         raise HeadwiseError(
             "No sentence pairs were given: name two files with --text FILE --text FILE, or for Whisper recordings with "
             "--audio FILE."
         )
     return pairs if links is None else hw.LinkedText.read(pairs, links)
-
-
-def named_pairs(spec: str | list[str], links: Path | None) -> ParallelText | Text | LinkedText:
-    """Sentence pairs, or one side of them, as --text names them, with their reference links."""
-    import headwise as hw
-
-    if not one_sided(spec):
-        pairs = hw.ParallelText.open(spec)
-        return pairs if links is None else hw.LinkedText.read(pairs, links)
-    if links is not None:
-        raise HeadwiseError(
-            f"--links {links} was given with one side of a text: name both sides, because links connect their words."
-        )
-    return hw.Text.open(spec)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headwise.data.embedded import Split
     from headwise.model import Model
     from headwise.progress import Progress
-    from headwise.study.run import Run
+    from headwise.study.run_context import RunContext
 
 Names = TypeVar("Names", str, list[str])
 NO_TEXT = (
@@ -89,15 +89,6 @@ Seed = Annotated[
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="print nothing but the result", hidden=True)
-]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        help="end with all facts of the report's first screen",
-        hidden=True,
-    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="only say what would be done, and how long")
@@ -172,7 +163,7 @@ def text_words(text: list[str] | None) -> list[str]:
     return words
 
 
-def study_in(model: str) -> Run | None:
+def study_in(model: str) -> RunContext | None:
     """The finished study whose folder names its model: it has texts of its own. None for any other model."""
     place = Path(model)
     # Without model/ the study has not trained yet, and its folder stands for no model.
@@ -180,6 +171,6 @@ def study_in(model: str) -> Run | None:
         return None
     from headwise.progress import Progress
     from headwise.study.ownership import plan_of_study
-    from headwise.study.run import Run
+    from headwise.study.run_context import RunContext
 
-    return Run(plan_of_study(place), place, Progress(quiet=True))
+    return RunContext(plan_of_study(place), place, Progress(quiet=True))

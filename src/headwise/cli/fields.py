@@ -17,7 +17,7 @@ from headwise.errors import HeadwiseError, did_you_mean
 from headwise.heads import KINDS
 from headwise.options import METHODS, Options, Search, validated
 
-Command = TypeVar("Command", bound=Callable[..., None])
+Decorated = TypeVar("Decorated", bound=Callable[..., None])
 OPTION_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
 LIMITS = {
     "minimum": "at least",
@@ -159,10 +159,10 @@ def field_options(
     return sorted(options, key=lambda option: -len(headings[option.name]))
 
 
-def takes_fields(options: Sequence[FieldOption]) -> Callable[[Command], Command]:
+def takes_fields(options: Sequence[FieldOption]) -> Callable[[Decorated], Decorated]:
     """A decorator: the command, which has `**fields`, shows and takes these options, before --out and what follows it."""
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Decorated) -> Decorated:
         # typer needs the types themselves, and annotations are strings in our modules.
         signature = inspect.signature(command, eval_str=True)
         own = [

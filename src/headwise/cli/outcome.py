@@ -1,4 +1,4 @@
-"""The end of a command that prunes: the headline of the report, the heads that stay, what is next; all facts if asked."""
+"""The end of a command that prunes: the headline of the report, the heads that stay, what is next."""
 
 from __future__ import annotations
 
@@ -7,74 +7,55 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.folders import Folder, below
+from headwise.folders import Folder
 
 if TYPE_CHECKING:
-    from headwise.heads import HeadMask
+    from headwise.layout import HeadMask
     from headwise.progress import Progress
-    from headwise.report.models import ModelRow
     from headwise.report.run_folder import FinishedRun
     from headwise.study import Plan
-
-WRITTEN = ("report.html", "heads.csv", "pruning.csv", "layouts/", "pruned/", "figures/")
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a finished study says at its end.
 
-    headline, and the verdict of its comparison: better, worse, not distinguishable, or none. facts: lines about what was
-    saved, what it cost, how it was chosen. doubts: lines that speak against the choice. layouts: of the chosen model by
-    its name, of all where none was chosen. model: the folder of the chosen model. next_commands: what to do now, and how.
+    headline, and the verdict of its comparison: better, worse, not distinguishable, or none. doubts: lines that speak
+    against the choice, or say why there is none. layouts: of the chosen model by its name, of all where none was chosen.
+    model: the folder of the chosen model. next_commands: what to do now, and how.
     """
 
     headline: str
     verdict: str = ""
-    facts: Sequence[str] = ()
     doubts: Sequence[str] = ()
     layouts: Mapping[str, HeadMask] = field(default_factory=dict)
     model: Path | None = None
     next_commands: Sequence[tuple[str, str]] = ()
 
 
-def written(out: Path, names: Sequence[str]) -> str:
-    """Those of the names that are in the folder."""
-    return ", ".join(name for name in names if (out / name).exists())
-
-
 def outcome(out: Path) -> Outcome:
     """The outcome of the finished study in a folder."""
     if (out / "grid.json").exists():
-        names = written(out, ["report.html", "grid.csv", "across.csv"])
+        tables = ("report.html", "grid.csv", "across.csv")
+        names = ", ".join(name for name in tables if (out / name).exists())
         return Outcome(f"Wrote {out}/{names}, and a folder for each run in it.")
     from headwise.report import summary as report_summary
     from headwise.report.run_folder import read_run
 
     run = read_run(out)
     summary = report_summary.summary_section(run)
-    chosen = run.facts.get("chosen")
-    facts = []
-    for title, group in summary["groups"]:
-        facts.append(f"  {title}")
-        for label, text, *_ in group:
-            facts.append(f"    {label}: {text}")
-    if run.pruned:
-        facts.append("  Pruned models")
-        facts += [f"    {outcome_line(run, model)}" for model in run.pruned]
-    facts.append(f"Wrote {out}/{written(out, WRITTEN)}.")
-
+    reason = [summary["why"]] if summary["why"] and run.pruned else []
     shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
-    if chosen:
-        shown = [str(chosen)]
+    if run.chosen:
+        shown = [run.chosen["setting"]]
     layouts = {name: run.layouts[name] for name in shown if name in run.layouts}
     next_commands = []
     if (out / "report.html").exists():
         next_commands.append(("Report:", f"{out}/report.html"))
     if (out / "model" / "config.json").exists():
         next_commands.append(("Lab:", f"headwise lab {out}"))
-    place = None
-    if chosen:
-        place = below(out / "pruned", chosen)
+    place = run.chosen_folder
+    if place:
         then = f"headwise score {place} --text FILE"
         # Only models that translate have it.
         if "bleu_signature" in run.facts:
@@ -83,8 +64,7 @@ def outcome(out: Path) -> Outcome:
     return Outcome(
         f"{summary['headline']}.",
         summary["verdict"],
-        facts,
-        [*summary["doubts"], *why_this_choice(run)],
+        [*reason, *report_summary.doubts(run), *too_high_limit(run)],
         layouts,
         place,
         next_commands,
@@ -95,18 +75,18 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
     from headwise.study.evaluation_steps import Evaluate, Translate
     from headwise.study.model_steps import FULL_MODEL
-    from headwise.study.run import Run
+    from headwise.study.run_context import RunContext
     from headwise.study.variants import FULL
 
     if list(plan.runs) != ["."]:
         return []
-    run = Run(plan, out, progress, device)
+    run = RunContext(plan, out, progress, device)
     # The other processes, if any, are through: to wait for them would never end.
     with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
-        facts = run.get_or_make(FULL_MODEL)
+        facts = FULL_MODEL.get_or_make(run)
         translate = Translate("dev", FULL)
-        run.get_or_make(translate)
-        quality = run.get_or_make(Evaluate("dev", FULL, translate))
+        translate.get_or_make(run)
+        quality = Evaluate("dev", FULL, translate).get_or_make(run)
     found = []
     for name, (value, low, high, *_) in quality["numbers"].items():
         ends = "" if low is None else f" [{low:.1f}, {high:.1f}]"
@@ -119,67 +99,12 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     ]
 
 
-def dev_change(run: FinishedRun, model: ModelRow) -> str:
-    """The change of a model from the full one on dev, in words; empty where it was not measured."""
-    from headwise.pruning.measured import UNPRUNED
-    from headwise.report.models import change_text
-
-    text = change_text(run.quality_of(model, "dev", UNPRUNED))
-    return f"{text} {run.quality_on('dev').loss} on dev" if text else ""
-
-
-def outcome_line(run: FinishedRun, model: ModelRow) -> str:
-    """What is left of a model, and what that cost."""
-    from headwise.report.format import quantity, size
-    from headwise.report.models import measured
-
-    facts = [f"{model['kept']} of {model['total']} heads left"]
-    sizes = {"memory": "of weights", "cache_bytes": "of cache per token"}
-    for measure, what in {"parameters": "parameters", **sizes}.items():
-        if number := measured(model, measure).value:
-            write = size if measure in sizes else quantity
-            facts.append(f"{write(number)} {what}")
-    change = dev_change(run, model)
-    if change:
-        facts.append(change)
-    return f"{model['setting']}: {', '.join(facts)}"
-
-
-def why_this_choice(run: FinishedRun) -> list[str]:
-    """Why no model was chosen, or that no model can exceed the limit."""
+def too_high_limit(run: FinishedRun) -> list[str]:
+    """That the limit means nothing, where the full model has less BLEU than may be lost."""
     from headwise.pruning.prune import too_generous
     from headwise.qualities import BLEU
 
-    limit = run.limit
-    changes = {}
-    losses = {}
-    for model in run.candidates:
-        lost = run.lost(model)
-        change = dev_change(run, model)
-        if lost is not None and change:
-            losses[model["setting"]] = lost
-            changes[model["setting"]] = change
-    unsettled = run.facts.get("unsettled") or []
-    if unsettled and not run.facts.get("chosen"):
-        return [
-            f"No model was chosen: the gates of {', '.join(unsettled)} had not settled when they were decided, so "
-            "other heads might have stayed. Train longer (pruning.epochs), or raise pruning.gate_learning_rate."
-        ]
-    if limit is None:
-        return []
-    if not run.facts.get("chosen") and losses:
-        nearest = min(losses, key=losses.__getitem__)
-        unit = run.quality_on("dev").loss
-        return [
-            f"No smaller model loses at most {limit:g} {unit} on dev (max_drop); {nearest} comes nearest with "
-            f"{changes[nearest]}. Allow more, keep more heads, or try smaller penalties."
-        ]
     whole = run.quality_of(run.full, "dev").value
-    if (
-        run.quality_on("dev") == BLEU
-        and whole is not None
-        and limit > whole
-        and run.facts.get("chosen")
-    ):
-        return [f"Note: {too_generous('max_drop', limit, whole)}"]
-    return []
+    if run.chosen is None or run.limit is None or run.quality_on("dev") != BLEU or whole is None:
+        return []
+    return [f"Note: {too_generous('max_drop', run.limit, whole)}"] if run.limit > whole else []

@@ -19,7 +19,6 @@ from headwise.cli.arguments import (
     Seed,
     Set,
     Texts,
-    Verbose,
     text_spec,
 )
 from headwise.cli.fields import (
@@ -49,13 +48,11 @@ def run_plan(
     dry_run: bool,
     only: str | None = None,
     result: str = "report.html",
-    verbose: bool = False,
     **workers: Any,
 ) -> None:
     """Run a plan, print its outcome and the path of the result: the chosen model where `result` is `pruned`.
 
-    dry_run: only print what it would do, and about how long it takes. verbose: print all facts of the report's first
-    screen. workers: options of `run_study`.
+    dry_run: only print what it would do, and about how long it takes. workers: options of `run_study`.
     """
     if dry_run:
         from headwise.study.study import dry_run as cost_of
@@ -100,7 +97,7 @@ def run_plan(
         if ended is not None:
             small = ended.model
             show_verdict(progress.console, ended.headline, ended.verdict)
-            for line in [*(ended.facts if verbose else ()), *ended.doubts]:
+            for line in ended.doubts:
                 progress.say(line)
             show_kept(progress.console, ended.layouts)
             for what, command in ended.next_commands:
@@ -125,7 +122,6 @@ def demo(
     seed: Seed = 1,
     device: Device = "auto",
     quiet: Quiet = False,
-    verbose: Verbose = False,
     set_: Set = None,
 ) -> None:
     """See all of it in ten minutes, on Firefox's translation model.
@@ -139,7 +135,7 @@ def demo(
     settings = [*texts, f"seed={seed}", *(set_ or [])]
     plan = read_plan(Path(str(files("headwise.study") / f"{name}.toml")), settings)
     place = out or Path("runs") / plan.name
-    run_plan(plan, place, quiet, device, dry_run, verbose=verbose)
+    run_plan(plan, place, quiet, device, dry_run)
     if not (toy or quiet or dry_run):
         say_without_best(plan, place)
 
@@ -162,7 +158,7 @@ def say_without_best(plan: Plan, out: Path) -> None:
     from headwise.report.run_folder import read_run
 
     scores = read_run(out).heads
-    if scores is None or not isinstance(plan.model, str):
+    if not isinstance(plan.model, str):
         return
     losses = scores[scores["measure"] == "ablation.zero"]
     if losses.empty:
@@ -210,7 +206,6 @@ def study(
         typer.Option("--threads", min=1, help="threads of every part of the work", hidden=True),
     ] = None,
     quiet: Quiet = False,
-    verbose: Verbose = False,
 ) -> None:
     """Do all of it on your data, as a plan says.
 
@@ -224,7 +219,7 @@ def study(
             f"--seed {seed} was given, but the plan has seeds = {read.seeds}: --set seeds=[{seed}]."
         )
     place = out or Path("runs") / read.name
-    how: dict[str, Any] = {"verbose": verbose, "workers": workers, "threads": threads}
+    how: dict[str, Any] = {"workers": workers, "threads": threads}
     run_plan(read, place, quiet, device, dry_run, only, **how)
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwise.grid import NOTHING, HeadGrid, side_by_side
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.progress import write
 from headwise.qualities import BETTER, QUALITIES, WORSE, Number
 from headwise.report.format import probability_fact, size
@@ -49,9 +49,7 @@ def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
     masks = {name: mask for name, mask in layouts.items() if mask is not None}
     # Models with other heads, such as a narrower control, do not fit in the same picture.
     for heads in dict.fromkeys(mask.heads for mask in masks.values()):
-        grids = [
-            HeadGrid.of_mask(mask, name) for name, mask in masks.items() if mask.heads == heads
-        ]
+        grids = [mask.grid(name) for name, mask in masks.items() if mask.heads == heads]
         show_heads(console, grids, REMAIN)
 
 

@@ -30,7 +30,8 @@ from headwise.engines.marian import marian_matrices, why_not_marian
 from headwise.engines.native import LLAMA_CPP, EngineFailed, asked_apart
 from headwise.errors import HeadwiseError
 from headwise.folders import EXPORT, SUMS, Folder, as_path
-from headwise.heads import HeadMask, describe
+from headwise.heads import describe
+from headwise.layout import HeadMask
 from headwise.loading import AnyModel, as_model, load
 from headwise.marian.folder import read_folder
 from headwise.marian_files import is_product, marian_file

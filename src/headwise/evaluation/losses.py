@@ -9,10 +9,10 @@ import torch
 
 from headwise.answers import Answers
 from headwise.attention import evaluating
-from headwise.heads import HeadMask
 from headwise.importance.ablation import removal_losses
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.sums import check_finite, to_numpy
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.progress import turn
 from headwise.qualities import ACCURACY, LOSS, PERPLEXITY

@@ -8,7 +8,7 @@ from headwise.answers import Answers
 from headwise.attention import keeping
 from headwise.evaluation.losses import answer_classes, measure_losses
 from headwise.evaluation.similarities import answer_pairs
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.progress import turn
 from headwise.qualities import ACCURACY, PERPLEXITY, SIMILARITY, QualityMeasure

@@ -29,7 +29,7 @@ from headwise.data.text import ParallelText
 from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import Generate, translate
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs, swapped
 from headwise.importance.gradient import refuse_unsound, sound, traced, tracing
@@ -45,6 +45,7 @@ from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, add_all, of_documents, to_numpy
 from headwise.importance.work import work_on
+from headwise.layout import HeadMask
 from headwise.options import Search
 from headwise.progress import unreported
 from headwise.tasks.batches import Batches, Fold, Shuffled, reporter, unreported_batches

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Row
+from headwise.heads import Head, HeadMap, Row
 from headwise.importance.measures import CURVES, FAITHFULNESS
 from headwise.importance.sums import check_finite
+from headwise.layout import HeadMask
 from headwise.statistics import bootstrap, effective_units, interval
 
 CURVE_STEPS = 10

@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, HeadMask, Kind, Row
+from headwise.heads import KINDS, Head, HeadMap, Kind, Row
 from headwise.importance.ablation import removal_losses
 from headwise.importance.curves import (
     CURVE_STEPS,
@@ -37,6 +37,7 @@ from headwise.importance.passes import importance_values
 from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
 from headwise.importance.sums import MERGED_SENTENCES, SentenceSums, head_values
 from headwise.importance.work import Workload, work_on
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.progress import Report, parts, silent, turn
 from headwise.statistics import bootstrap, centred_interval, effective_units

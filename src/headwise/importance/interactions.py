@@ -23,12 +23,13 @@ import pandas as pd
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.generators import check_seed
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
 from headwise.importance.ablation import removal_losses
 from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.importance.work import Workload
+from headwise.layout import HeadMask
 from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.progress import Report, part, shown, silent

@@ -16,7 +16,7 @@ from headwise.attention import evaluating, is_offloaded, keeping
 from headwise.attention.discover import output_of
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, Site, head_of
+from headwise.heads import Head, Site, head_of
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.measurement import Measurement
@@ -30,6 +30,7 @@ from headwise.importance.measures import (
 from headwise.importance.processes import failing_together
 from headwise.importance.sums import SENTENCE_SCALES, SentenceSums, head_values
 from headwise.importance.work import work_on
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.progress import Report, parts, silent
 from headwise.tasks.batches import Batches, Fold

@@ -8,7 +8,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from headwise.theme import COLOUR_SCALES, COLOURS, DARK, FONT, LIGHT
+from headwise.theme import DARK, FONT, LIGHT, css_variables
 
 MEDIA_TYPES = {
     ".html": "text/html",
@@ -38,15 +38,9 @@ def asset_files() -> dict[str, tuple[bytes, str]]:
 
 def theme(selector: str = ":root") -> str:
     """The report's colours and font, light and dark, as variables of a part of the page."""
-    palettes = []
-    for palette in (LIGHT, DARK):
-        palettes.append(
-            " ".join(f"--{name}: {palette[name]};" for name in (*COLOURS, *COLOUR_SCALES))
-        )
-    light, dark = palettes
     return (
-        f"{selector} {{ --font: {FONT}; {light} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ {selector} {{ {dark} }} }}\n"
+        f"{selector} {{ --font: {FONT}; {css_variables(LIGHT)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ {selector} {{ {css_variables(DARK)} }} }}\n"
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
-from headwise.folders import below
 from headwise.heads import head_of
 from headwise.lab.sentence import FEWEST_PICKED_WORDS, MOST_PICKED_WORDS
 from headwise.model_files import folder_of
@@ -39,11 +38,8 @@ def run_of(spec: str) -> FinishedRun | None:
 
 def pruned_model(run: FinishedRun) -> Path | None:
     """The folder of the model that the run chose, where its weights were kept."""
-    chosen = run.facts.get("chosen")
-    if chosen is None:
-        return None
-    folder = below(run.folder / "pruned", chosen)
-    return folder if (folder / "config.json").is_file() else None
+    folder = run.chosen_folder
+    return folder if folder and (folder / "config.json").is_file() else None
 
 
 def given_model(run: FinishedRun) -> str | None:
@@ -70,8 +66,6 @@ def head_details(run: FinishedRun | None) -> dict[str, Any]:
 def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
     """Every measure of heads.csv: its name, and for each head value, low and high."""
     measures: list[dict[str, Any]] = []
-    if run.heads is None:
-        return measures
     for measure, rows in run.heads.groupby("measure", sort=False):
         heads = {}
         for row in rows.to_dict("records"):
@@ -90,8 +84,7 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
     sentences in which the word is lost, the baseline that of other words.
     """
     by_head: dict[str, list[dict[str, Any]]] = {}
-    words = [] if run.words is None else confirmed_words(run.words).to_dict("records")
-    for row in words:
+    for row in confirmed_words(run.words).to_dict("records"):
         meaning = "lost without this head"
         if isinstance(row["instead"], str) and row["instead"]:
             meaning += f", most often for “{row['instead']}”"
@@ -105,8 +98,6 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
         }
         by_head.setdefault(str(head_of(row)), []).append(role)
 
-    if run.roles is None:
-        return by_head
     sentences = effect_sentences(run.roles)
     confirmed = confirmed_roles(run.roles)
     for row in run.roles.roles.to_dict("records"):
@@ -136,7 +127,7 @@ def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
             {
                 "setting": setting,
                 "label": str(rows[setting]["label"]),
-                "chosen": setting == run.facts.get("chosen"),
+                "chosen": bool(rows[setting]["chosen"]),
                 "bleu": measured(rows[setting], BLEU.name, run.split).value,
                 "kept": sorted(map(str, mask.kept)),
                 "closed": steps,

@@ -28,7 +28,7 @@ from headwise.attention.removal import with_others
 from headwise.attention.reuse import Trial, clear_unless_reusable, group_trials, recording, trying
 from headwise.decoding.translator import decode, most_written, sentence_limit
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, Site, describe
+from headwise.heads import Head, Site
 from headwise.importance.ablation import uniform_output
 from headwise.lab.sentence import Sentence, Trees, read_sentence, sentence_of, with_tree
 from headwise.model import Model
@@ -375,19 +375,15 @@ class Predictor:
     def parse_gates(self, named: Mapping[str, float]) -> dict[Head, float]:
         """Gates by head. Raises HeadwiseError for heads that the model does not have, and for gates
         beyond 0 to 1."""
-        gates = {}
+        gates: dict[Head, float] = {}
         for name, gate in named.items():
-            head = Head.parse(name)
-            if head not in self.model.heads:
-                raise HeadwiseError(
-                    f"This model has no head {name}: it has {describe(self.model.heads)}."
-                )
             if not 0 <= gate <= 1:
                 raise HeadwiseError(
                     f"{name} got the gate {gate}: give a number from 0 (off) to 1 (on)."
                 )
+            heads = self.model.heads.named(name)
             if gate < 1:  # layers without a gate compute as usual, to the last digit
-                gates[head] = gate
+                gates |= dict.fromkeys(heads, gate)
         return gates
 
     def token_names(self, tokens: Sequence[int]) -> list[str]:

@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind, Site
+from headwise.heads import Head, HeadMap, Kind, Site
+from headwise.layout import HeadMask
 from headwise.options import Architecture, Keep, Unit
 from headwise.pruning.controls import Case, Trained
 from headwise.pruning.greedy import random_scores, refuse_holes

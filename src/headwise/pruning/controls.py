@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headwise.declarations import Declaration, Declarations
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.heads import Head, HeadMap, Kind
+from headwise.layout import HeadMask
 from headwise.options import Architecture, Unit
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention.discover import same_gradients
-from headwise.heads import HeadMask, Kind
+from headwise.heads import Kind
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import GateTraining, Greedy
 from headwise.progress import part

@@ -23,7 +23,8 @@ from headwise.attention.discover import same_gradients
 from headwise.attention.offload import refuse_offloaded
 from headwise.errors import HeadwiseError
 from headwise.folders import write_text
-from headwise.heads import HeadMask, Kind
+from headwise.heads import Kind
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import FineTuning, GateTraining, Train
 from headwise.progress import part

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, HeadMask, Site
+from headwise.heads import Head, HeadMap, Site
+from headwise.layout import HeadMask
 from headwise.options import Gates, Rule, Scale, Unit
 from headwise.units import units
 

@@ -14,9 +14,10 @@ from torch import nn
 
 from headwise.attention.matrices import matrices
 from headwise.errors import NOT_FINITE, HeadwiseError, few_names
-from headwise.heads import Head, HeadMap, HeadMask, Kind
+from headwise.heads import Head, HeadMap, Kind
 from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
 from headwise.progress import Report, silent

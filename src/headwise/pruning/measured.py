@@ -16,6 +16,7 @@ from headwise.errors import HeadwiseError
 from headwise.qualities import NUMBER_COLUMNS, Number
 
 MEASURED = ("split", "measure", "reference", *NUMBER_COLUMNS)
+MODEL_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 SPLITS = ("test", "dev")
 UNPRUNED = "full"  # the reference that is the model before pruning
 FINE_TUNED = "fine-tuned"  # the reference that was trained equally long, and not pruned

@@ -13,7 +13,8 @@ from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, device_of
 from headwise.errors import HeadwiseError
-from headwise.heads import HeadMask, Kind
+from headwise.heads import Kind
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import Rule
 from headwise.pruning.gate_training import UNDECIDED

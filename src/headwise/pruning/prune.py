@@ -16,8 +16,9 @@ from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import translate
 from headwise.errors import HeadwiseError
 from headwise.evaluation.measure import measure
-from headwise.heads import HeadMask, Site
+from headwise.heads import Site
 from headwise.importance.mean_outputs import mean_outputs
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.options import (
     Gates,

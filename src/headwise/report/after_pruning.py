@@ -92,13 +92,12 @@ def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
     parts = []
     for kind in KINDS:
         found = changes(run, kind)
-        if found and run.roles is not None:
+        if found:
             before = head_roles(run.roles, kind)
             drawn = before or any(change.now for change in found)
             parts.append(
                 {
                     "heads": HEADS_OF_KIND[kind],
-                    "paper": kind == "encoder-self",
                     "had_roles": bool(before),
                     "figure": functions_left(run.roles, kind, found) if drawn else None,
                     "counts": role_changes_table(found, kind),
@@ -114,13 +113,13 @@ def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def changes(run: FinishedRun, kind: str) -> list[RoleChange]:
     """For every model that pruned heads of a kind and was tested for roles again, from many heads to few."""
-    if run.roles is None or kind not in set(run.roles.labels["kind"]):
+    if kind not in set(run.roles.labels["kind"]):
         return []
     before = head_roles(run.roles, kind)
     found = []
     for model in run.pruned:
         again = run.rescored.get(model["setting"])
-        if again is None or again.roles is None or kind not in model["kinds"]:
+        if again is None or not again.roles or kind not in model["kinds"]:
             continue
         mask = run.layouts.get(model["setting"])
         heads = heads_in(of_kind(again.roles.labels, kind))
@@ -270,7 +269,7 @@ def scores_before_and_after(run: FinishedRun) -> list[ScoresBeforeAndAfter]:
     found = list[ScoresBeforeAndAfter]()
     for model in run.pruned:
         again = run.rescored.get(model["setting"])
-        if run.heads is None or again is None or again.heads is None:
+        if again is None:
             continue
         for measure in drawn_measures(set(run.heads["measure"]) & set(again.heads["measure"])):
             joined = _joined(run.heads, again.heads, measure, model)

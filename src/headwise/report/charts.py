@@ -239,15 +239,12 @@ def stacked_bars(
     title: str,
     tip: Sequence[Any],
     texts: Sequence[tuple[str, str]],
-    faint: Any = None,
 ) -> list[Spec]:
     """Bars of parts with their numbers in them. `texts`: conditions, and the style of the numbers they select."""
     along = axis(x, title, stack="zero", tickMinStep=1, tickCount=6, grid=False)
     # Numbers lie in their bars only if both layers are stacked in one order.
     shared = {"y": y, "order": field(order), "tooltip": tip}
-    layers = [
-        mark("bar", cells, {"cornerRadius": 2}, x=along, color=filled, opacity=faint, **shared)
-    ]
+    layers = [mark("bar", cells, {"cornerRadius": 2}, x=along, color=filled, **shared)]
     middle = field(x, stack="zero", bandPosition=0.5)
     number = field(x)
     for test, style in texts:

@@ -5,7 +5,6 @@ What their page shares with that of a grid, such as the table of all models, is 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +23,14 @@ from headwise.report import models
 from headwise.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.report.charts import Figure
 from headwise.report.every_head import every_head_content, heads_of_run
-from headwise.report.format import capital, interval_text, listed, measure_name, signed
+from headwise.report.format import (
+    capital,
+    flat_settings,
+    interval_text,
+    listed,
+    measure_name,
+    signed,
+)
 from headwise.report.head_rows import values_by_head
 from headwise.report.kept_heads import head_map
 from headwise.report.models import ModelRow
@@ -32,9 +38,8 @@ from headwise.report.page import Columns, Table, chosen_badge, section, table
 from headwise.report.run_folder import (
     HEAD_COLUMNS,
     FinishedRun,
-    plan_of_run,
-    read_optional_table,
     read_run,
+    table_or_empty,
 )
 from headwise.report.runs import Runs
 from headwise.report.score_maps import drawn_measures
@@ -50,24 +55,20 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
 
     Raises HeadwiseError for a grid, one folder twice, or runs with no kind of result in common (and as `read_run`).
     """
-    for folder in (one, other):
-        if (folder / "grid.json").is_file() and not (folder / "run.json").is_file():
-            raise HeadwiseError(f"{folder} holds several runs: name one of the run folders in it.")
-
     if one.resolve() == other.resolve():
         raise HeadwiseError(
             f"A comparison needs two runs, but {one} and {other} are the same folder."
         )
-    pairs = None if matches is None else read_optional_table(matches, MATCHES)
-    if matches is not None and pairs is None:
+    if matches is not None and not matches.is_file():
         raise HeadwiseError(
             f"{matches} was given for the pairs of heads, but there is no such file: `headwise match` writes matches.csv."
         )
+    pairs = None if matches is None else table_or_empty(matches, MATCHES)
     a, b = read_run(one), read_run(other)
-    evaluated = not a.models.empty and not b.models.empty
+    evaluated = not a.model_table.empty and not b.model_table.empty
     in_both = {
         "scores of heads": bool(paired_scores(a, b, heads_of_run(a))),
-        "roles": a.roles is not None and b.roles is not None,
+        "roles": bool(a.roles and b.roles),
         "evaluated models": evaluated,
     }
     if not any(in_both.values()):
@@ -87,7 +88,7 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         name=listed(list(runs)),
         headline=difference(a, b) or rank_headline(a, b, heads),
         runs=runs,
-        parts={name: run.models for name, run in runs.items()} if evaluated else {},
+        parts={name: run.model_table for name, run in runs.items()} if evaluated else {},
         # `dev` is before `test` in the alphabet: the text that both were measured on.
         split=min(a.split, b.split),
         notes=[note, *other_texts(a, b)],
@@ -101,7 +102,7 @@ def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]
     of_one = heads_of_run(one)
     of_other = set(heads_of_run(other))
     shared = [head for head in of_one if head in of_other]
-    began = [(run.facts.get("signature") or {}).get("model") for run in (one, other)]
+    began = [run.facts["signature"].get("model") for run in (one, other)]
     same_model = began[0] is not None and began[0] == began[1]
     if not shared or not (same_model or set(of_one) == of_other):
         reason = "the two have other heads."
@@ -110,7 +111,7 @@ def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]
             shared,
             f"Both runs began with the same model, so its {len(shared)} heads are compared one by one.",
         )
-    elif all(isinstance(plan_of_run(run).get("model"), str) for run in (one, other)):
+    elif all(isinstance(run.planned.get("model"), str) for run in (one, other)):
         return (
             shared,
             f"The runs were given two models with the same {len(shared)} heads, compared one by one. That has a meaning "
@@ -130,7 +131,7 @@ def other_texts(one: FinishedRun, other: FinishedRun) -> list[str]:
     for split in ("train", "dev", "test"):
         names = []
         for run in (one, other):
-            data = plan_of_run(run).get("data") or {}
+            data = run.planned.get("data") or {}
             signature = run.facts.get("signature") or {}
             names.append(signature.get(split) or data.get(split) or data.get("embedded"))
         if names[0] != names[1]:
@@ -220,7 +221,7 @@ def settings_section(found: Runs) -> dict[str, Any]:
     written = []
     for run in found.runs.values():
         facts = {part: run.facts.get(part) for part in ("signature", "versions")}
-        written.append(flat_settings(plan_of_run(run) | facts))
+        written.append(flat_settings(run.planned | facts))
     # A setting that one run lacks is empty there, so it differs from any value.
     known = pd.DataFrame(written, index=[*found.runs]).T.fillna("")
     differing = known[known.iloc[:, 0] != known.iloc[:, 1]]
@@ -230,21 +231,6 @@ def settings_section(found: Runs) -> dict[str, Any]:
         "settings": table("Settings that differ", rows, columns),
         "same": len(known) - len(differing),
     }
-
-
-def flat_settings(value: Any, name: str = "") -> dict[str, str]:
-    """Nested settings as names with dots; tables of a list by their own name, or their number."""
-    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-        # By name, so that sweeps in another order are no difference.
-        value = {one.get("name", at): one for at, one in enumerate(value)}
-    if isinstance(value, dict):
-        flat: dict[str, str] = {}
-        for key, below in value.items():
-            flat |= flat_settings(below, f"{name}.{key}" if name else str(key))
-        return flat
-    if value is None:
-        return {}
-    return {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}
 
 
 @section(
@@ -290,7 +276,7 @@ def paired_scores(
 ) -> dict[str, pd.DataFrame]:
     """By measure a score of every paired head: kind, layer, head, before (of the first run), after (of the second)."""
     found = {}
-    for measure in [] if one.heads is None else one.heads["measure"].unique():
+    for measure in one.heads["measure"].unique():
         a, b = values_by_head(one, measure), values_by_head(other, measure)
         rows = [(*head, a[head], b[head]) for head in heads if head in a and head in b]
         if rows:
@@ -316,7 +302,7 @@ def changed_roles(found: Runs) -> Table | None:
         "role": lambda role: display_name(role[1]),
     }
     for name, run in found.runs.items():
-        if run.roles is None:
+        if not run.roles:
             return None
         held.append({role for kind in KINDS for role in head_roles(run.roles, kind)})
         scored = tested_rows(run.roles)

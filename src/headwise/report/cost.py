@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED
 from headwise.qualities import AGREEMENT, BLEU, NEIGHBOURS, VERDICTS, Number
@@ -65,17 +65,17 @@ LIKE_CONTROLS = {facts.name: facts for facts in (UNCOMPENSATED, RANDOM_ORDER, OT
 )
 def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     """Curves and the table of all models; the section is left out where nothing was pruned."""
-    if run.models.empty:
+    if run.model_table.empty:
         return None
     return {
         "published": published_curves(run),
-        "quality": quality_figures(run.models, run.facts),
-        "greedy": greedy_figures(run.models, run.facts),
-        "all_models": models_table(run.models, run.split, layouts=run.layouts),
+        "quality": quality_figures(run.model_table, run.facts),
+        "greedy": greedy_figures(run.model_table, run.facts),
+        "all_models": models_table(run.model_table, run.split, layouts=run.layouts),
         "text": run.split,
         "measured": run.quality.title,
         "higher_is_better": run.quality.higher_is_better,
-        "controls": set(run.models["control"].dropna()),
+        "controls": set(run.model_table["control"].dropna()),
         "random": any(models.is_random_order(model) for model in run.pruned),
     }
 
@@ -182,7 +182,7 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
         "measured": run.quality.title,
         "over": run.quality.over,
         "better": "above" if run.quality.higher_is_better else "below",
-        "trained": bool(run.models["control"].isin([f.name for f in compared_by_all()]).any()),
+        "trained": bool(run.model_table["control"].isin([f.name for f in compared_by_all()]).any()),
     }
 
 
@@ -190,8 +190,8 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
     """Every pruned model (or the best head of each layer) with everything it was compared with on the reported text.
     Differences are model minus control.
     """
-    known = {model["setting"]: model for model in models.model_rows(run.models)}
-    controls = models.model_rows(models.control_models(run.models))
+    known = {model["setting"]: model for model in models.model_rows(run.model_table)}
+    controls = models.model_rows(models.control_models(run.model_table))
     controls = [control for control in controls if not run.only_tried(control)]
     found: list[ControlComparison] = []
 
@@ -266,7 +266,7 @@ def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> 
     name = run.quality.title
     unit = run.quality.in_unit
     written = models.quality_column(run.quality, run.split)
-    tuned = run.models["control"].eq("fine-tuned").any()
+    tuned = run.model_table["control"].eq("fine-tuned").any()
 
     def control_name(comparison: ControlComparison) -> str:
         control = comparison.control
@@ -343,7 +343,7 @@ class Examples(NamedTuple):
 )
 def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where the test text has not been translated by the full and by a chosen pruned model."""
-    if run.models.empty or run.quality != BLEU:
+    if run.model_table.empty or run.quality != BLEU:
         return None
     examples = choose_examples(run)
     return None if examples is None else {"examples": examples, "chosen": run.chosen}

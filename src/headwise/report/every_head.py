@@ -48,8 +48,7 @@ def every_head_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def heads_of_run(run: FinishedRun) -> list[Head]:
     """Every head that a score, a role or a layout is about, kind by kind."""
-    tables = [run.heads, None if run.roles is None else run.roles.labels]
-    heads = {head for table in tables if table is not None for head in heads_in(table)}
+    heads = {*heads_in(run.heads), *heads_in(run.roles.labels)}
     return sorted(heads.union(*(mask.heads for mask in run.layouts.values())), key=model_order)
 
 
@@ -112,8 +111,8 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -
             "closed": {at: steps.get(head) for at, steps in closed.items()},
         }
 
-    untrained = any(run.untrained is not None for run in runs.values())
-    has_roles = any(run.roles is not None for run in runs.values())
+    untrained = any(len(run.untrained) for run in runs.values())
+    has_roles = any(run.roles for run in runs.values())
     absent = ["scores"] * (not columns) + ["roles"] * (not has_roles)
     return {
         "kinds": [(kind, KIND_NAMES[kind]) for kind in kinds_among(head.kind for head in heads)],
@@ -180,8 +179,6 @@ class ShownScore(NamedTuple):
 def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
     """The scores of every measure and head."""
     scores: dict[str, dict[Head, ShownScore]] = {}
-    if run.heads is None:
-        return scores
     untrained = control_ranges(run)
     for measure, rows in run.heads.dropna(subset=["value"]).groupby("measure", sort=False):
         largest = float(rows["value"].abs().max())
@@ -202,8 +199,6 @@ def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
 def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
     """The evidence for every role of a head, with its interval, and what the model predicts with the head off."""
     evidence: dict[Head, list[str]] = {}
-    if run.roles is None:
-        return evidence
     effects = effect_sentences(run.roles)
     for row in run.roles.roles.to_dict("records"):
         ends = interval_text(row["low"], row["high"], two_decimals)
@@ -216,15 +211,14 @@ def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
 def effect_sentences(found: RolesFolder) -> Mapping[tuple[Head, str], str]:
     """What the model predicts with a head off, in words, by head and measure of the role."""
     sentences: dict[tuple[Head, str], str] = {}
-    if found.causal is not None:
-        for row in found.causal.dropna(subset=["with_all", "value"]).to_dict("records"):
-            sentences[head_of(row), row["measure"]] = effect_sentence(row)
+    for row in found.causal.dropna(subset=["with_all", "value"]).to_dict("records"):
+        sentences[head_of(row), row["measure"]] = effect_sentence(row)
     return sentences
 
 
 def head_labels(run: FinishedRun) -> Mapping[Head, list[str]]:
     """What each head does, in words."""
-    rows = [] if run.roles is None else run.roles.labels.to_dict("records")
+    rows = run.roles.labels.to_dict("records")
     return {head_of(row): [str(row["label"])] for row in rows}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -73,17 +74,6 @@ def size(count: float) -> str:
     return f"{count:.0f}{NO_BREAK}bytes"
 
 
-def duration(seconds: float) -> str:
-    """`48 s`, `5 min 12 s`, `2 h 7 min`."""
-    # Rounded before the unit is chosen: 59.7 seconds are `1 min 0 s`, not `60 s`.
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def probability(p: float) -> str:
     """A p value: two digits, three below 0.1, and never a false zero."""
     if p < 0.001:
@@ -150,3 +140,18 @@ def capital(text: str) -> str:
 def listed(items: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def flat_settings(value: Any, name: str = "") -> dict[str, str]:
+    """Nested settings as names with dots; tables of a list by their own name, or their number."""
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        # By name, so that sweeps in another order are no difference.
+        value = {one.get("name", at): one for at, one in enumerate(value)}
+    if isinstance(value, dict):
+        flat: dict[str, str] = {}
+        for key, below in value.items():
+            flat |= flat_settings(below, f"{name}.{key}" if name else str(key))
+        return flat
+    if value is None:
+        return {}
+    return {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}

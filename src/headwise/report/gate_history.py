@@ -27,7 +27,7 @@ from headwise.report.format import KIND_NAMES, kinds_among, listed
 from headwise.report.head_rows import model_order, of_kind
 from headwise.report.models import measured
 from headwise.report.page import Table, chosen_badge, section, table
-from headwise.report.run_folder import FinishedRun, plan_of_run, read_run
+from headwise.report.run_folder import FinishedRun, read_run
 from headwise.theme import LIGHT
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
@@ -116,7 +116,7 @@ class GateHistory:
 )
 def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
-    if run.models.empty:
+    if run.model_table.empty:
         return None
     shown = gate_histories(run)
     return {
@@ -180,7 +180,7 @@ def penalty_line(temperature: float = 0.33, rule: str = "sign") -> float:
 
 def pruning_options(run: FinishedRun, sweep: str | None) -> dict[str, Any]:
     """What the plan says of the decision of a sweep's gates: `temperature` and `rule`, where it has them."""
-    pruning = plan_of_run(run).get("pruning")
+    pruning = run.planned.get("pruning")
     known = {}
     for options in pruning if isinstance(pruning, list) else [pruning]:
         if isinstance(options, Mapping) and options.get("name", "") == (sweep or ""):
@@ -329,7 +329,7 @@ def _gate_panel(part: pd.DataFrame, layer: str, decision: float) -> charts.Spec:
 
 def pruning_notes(run: FinishedRun) -> list[str]:
     """What pruning noted, each note once, with the models it is about unless it is about all of them."""
-    known = run.facts.get("notes") or {}
+    known = run.facts["notes"]
     noted = [model for model in run.pruned if model["setting"] in known]
     about: dict[str, list[str]] = {}
     for model in noted:
@@ -359,8 +359,6 @@ def build_training(run: FinishedRun) -> dict[str, Any]:
 
 def training_curve(run: FinishedRun) -> Figure | None:
     """The loss on the training text and on dev through training; None without a log."""
-    if run.training is None:
-        return None
     points = list[Any]()
     for measure, name in LOSS_NAMES.items():
         found = run.training[run.training["measure"] == measure].dropna(subset=["value"])

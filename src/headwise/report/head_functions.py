@@ -38,9 +38,8 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
         return None
     leading = {kind: leading_measures(run, kind) for kind in KIND_NAMES}
     roles = run.roles
-    tested = [] if roles is None else kinds_with_roles(roles)
-    scored = set() if run.heads is None else set(run.heads["kind"])
-    tests = [] if roles is None else [*roles.roles["measure"]]
+    tested = kinds_with_roles(roles)
+    scored = set(run.heads["kind"])
     return {
         "figures": {figure.name.partition("-")[2]: figure for figure in figures},  # by kind
         "families": {name.split(".")[0] for names in leading.values() for name in names},
@@ -49,14 +48,14 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
             for kind, names in leading.items()
             if names
         },
-        "has_roles": roles is not None,
-        "maps": None if roles is None else attention_maps(roles),
+        "has_roles": bool(roles),
+        "maps": attention_maps(roles),
         "tested": tested,
         "only_tested": listed([HEADS_OF_KIND[kind] for kind in tested])
         if scored - set(tested)
         else "",
-        "sorts": {name.split(".")[0] for name in tests},
-        "causal": roles is not None and roles.causal is not None,
+        "sorts": {name.split(".")[0] for name in roles.roles["measure"]},
+        "causal": not roles.causal.empty,
         "untrained_models": untrained_models(run),
     }
 
@@ -66,7 +65,7 @@ def head_functions(run: FinishedRun) -> list[Figure]:
 
     All have one order: layers are rows, and in each the head of the highest first score comes first.
     """
-    tested = [] if run.roles is None else kinds_with_roles(run.roles)
+    tested = kinds_with_roles(run.roles)
     figures = []
     for kind in KIND_NAMES:
         measures = leading_measures(run, kind)

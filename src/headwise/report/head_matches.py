@@ -38,7 +38,7 @@ def matched_heads_section(found: Runs) -> dict[str, Any] | None:
         "next best": lambda row: number(row["runner_up"], 0.1),
     }
     for (name, run), prefix in zip(found.runs.items(), ("", "other_"), strict=True):
-        known = [] if run.roles is None else run.roles.labels.to_dict("records")
+        known = run.roles.labels.to_dict("records")
         labels = {head_of(row): row["label"] for row in known}
         columns[f"role in {name}"] = partial(
             lambda labels, prefix, row: labels.get(head_of(row, prefix), ""), labels, prefix

@@ -39,7 +39,7 @@ def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     below 0.
     """
     pairs = run.interactions
-    if pairs is None or pairs.empty:
+    if pairs.empty:
         return None
     verdicts = [_verdict(row) for row in pairs.to_dict("records")]
     return {

@@ -13,10 +13,8 @@ def of_kind(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
     return rows[rows["kind"] == kind]
 
 
-def of_measure(scores: pd.DataFrame | None, measure: str) -> pd.DataFrame:
+def of_measure(scores: pd.DataFrame, measure: str) -> pd.DataFrame:
     """The rows of heads that have a value of a measure."""
-    if scores is None:
-        return pd.DataFrame(columns=[*HEAD_COLUMNS, "measure", "value", "low", "high"])
     return scores[scores["measure"] == measure].dropna(subset=["value"])
 
 

@@ -21,10 +21,8 @@ from headwise.roles.behaviour import FALSE_WORDS
     files=("words.csv",),
     brought_by="roles.words",
 )
-def head_words_section(run: FinishedRun) -> dict[str, Any] | None:
-    """The table of the words that are confirmed; None where none were looked for."""
-    if run.words is None:
-        return None
+def head_words_section(run: FinishedRun) -> dict[str, Any]:
+    """The table of the words that are confirmed."""
     words = confirmed_words(run.words)
     return {
         "found": words_table(words),
@@ -59,8 +57,6 @@ def words_table(words: pd.DataFrame) -> Table | None:
 
 def word_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """The surest word of each head, for the opening."""
-    if run.words is None:
-        return []
     # The first row of a head is its surest word, as words.csv has the surest first.
     surest = confirmed_words(run.words).drop_duplicates(HEAD_COLUMNS)
     facts = []

@@ -1,15 +1,15 @@
-"""Which heads stay: the head map, and layers and kinds, with the paper's models (Voita et al. 2019, figures 9, 10)."""
+"""Which heads stay: the head map, and layers and kinds (Voita et al. 2019, figure 9)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from headwise.grid import HeadGrid
-from headwise.heads import KINDS, HeadMap, HeadMask, Kind, Site
+from headwise.heads import KINDS, HeadMap, Kind, Site
+from headwise.layout import HeadMask
 from headwise.report import charts, models, score_faithfulness
 from headwise.report.charts import Figure, HeadChart, Panel, axis, colour, field, tips
 from headwise.report.format import KIND_NAMES, capital, kinds_among, measure_name, percent
@@ -17,12 +17,8 @@ from headwise.report.head_rows import values_by_head
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
 
-PAPERS = Path(__file__).parent / "papers"
 MAPPED = ("ablation.zero", "gradient", "confidence")  # measures that colour the map, the best first
-THIRDS = ("lowest third", "middle third", "highest third")
-PAPER_KIND = 48  # heads of a kind in the paper's models
-PAPER_THIRD = 16  # heads of a third of its layers
-Left = Mapping[str, tuple[int, int]]  # of each kind or layer: heads left, and heads there were
+Left = Mapping[str, tuple[int, int]]  # of each kind: heads left, and heads there were
 Lines = list[tuple[str, list[dict[str, Any]]]]
 
 
@@ -32,19 +28,14 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
     question="Which layers and kinds of attention keep their heads?",
     order=100,
     files=("layouts/",),
-    papers={"heads-by-kind": "Voita fig. 9", "decoder-layers": "Voita fig. 10"},
+    papers={"heads-by-kind": "Voita fig. 9", "heads-by-layer": "Voita fig. 10"},
     brought_by="pruned models: a plan with [pruning], or headwise prune",
 )
 def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
     """The charts of layers and kinds; the section is left out where nothing was pruned."""
-    if run.models.empty:
+    if run.model_table.empty:
         return None
-    joint = _joint(run)
-    return {
-        "by_layer": heads_by_layer(run),
-        "by_kind": heads_by_kind(run, joint),
-        "decoder": decoder_layers(run, joint),
-    }
+    return {"by_layer": heads_by_layer(run), "by_kind": heads_by_kind(run)}
 
 
 def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
@@ -76,9 +67,8 @@ def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
 
 def map_measure(run: FinishedRun) -> str:
     """The measure that colours the map: the most faithful one, else the first of MAPPED that the run has."""
-    there = set() if run.heads is None else set(run.heads["measure"])
-    statistics = score_faithfulness.faithfulness_statistics(run)
-    best = None if statistics is None else score_faithfulness.most_faithful(statistics)
+    there = set(run.heads["measure"])
+    best = score_faithfulness.most_faithful(score_faithfulness.faithfulness_statistics(run))
     return next((str(name) for name in (best, *MAPPED) if name in there), MAPPED[-1])
 
 
@@ -177,36 +167,33 @@ def _joint(run: FinishedRun) -> Lines:
         len(model["kinds"]) > 1
         and not isinstance(model["keep"], Mapping)
         and model["setting"] in run.layouts
-        for model in models.model_rows(run.models)
+        for model in models.model_rows(run.model_table)
     ]
-    lines = [line for line in models.lines(run.models[free]) if not models.is_random(line[1])]
+    lines = [line for line in models.lines(run.model_table[free]) if not models.is_random(line[1])]
     gates = [line for line in lines if line[1]["learned"].all()]
     return [(name, models.model_rows(line)) for name, line in gates or lines]
 
 
-def heads_by_kind(run: FinishedRun, joint: Lines) -> Figure | None:
+def heads_by_kind(run: FinishedRun) -> Figure | None:
     """Share of each kind's heads left against the share of all heads pruned; None where no two kinds were pruned."""
-    if not joint:
-        return None
     drawn: dict[str, list[Left]] = {}
-    for name, line in joint:
+    for name, line in _joint(run):
         for model in line:
             mask = run.layouts[model["setting"]]
             kinds = kinds_among(model["kinds"])
             left: Left = {kind: (mask.count(kind), sum(mask.heads.query[kind])) for kind in kinds}
             drawn.setdefault(name, []).append(left)
 
+    if not drawn:
+        return None
     facts = [
         f"{capital(name)}, mean over {len(rows)}: {_mean(rows)}." for name, rows in drawn.items()
     ]
-    for row in pd.read_csv(PAPERS / "voita2019_kinds.csv").to_dict("records"):
-        theirs: Left = {kind: (int(row[kind]), PAPER_KIND) for kind in KINDS}
-        drawn.setdefault(f"Voita et al. 2019, EN-RU {row['model']}", []).append(theirs)
     return Figure(
         name="heads-by-kind",
         title="Heads left by kind of attention",
-        note="share of the heads of each kind that is left · also the paper's two models of 48 heads a kind",
-        panels=[_shares(rows, title, "kind") for title, rows in drawn.items()],
+        note="share of the heads of each kind that is left",
+        panels=[_shares(rows, title) for title, rows in drawn.items()],
         columns=3,
         facts=" ".join(facts),
     )
@@ -219,45 +206,8 @@ def _mean(found: list[Left]) -> str:
     return ", ".join(f"{KIND_NAMES[str(kind)]} {percent(share)}" for kind, share in shares.items())
 
 
-def decoder_layers(run: FinishedRun, joint: Lines) -> Figure | None:
-    """Share of the heads left in each decoder layer or third of them, a panel a kind; None where no two kinds were."""
-    kinds: tuple[Kind, ...] = ("decoder-self", "cross")
-    drawn: dict[str, list[Left]] = {}
-    for name, line in joint:
-        for kind in kinds:
-            if kind in line[0]["kinds"]:
-                left = [_layers_left(run.layouts[model["setting"]], kind) for model in line]
-                drawn[f"{capital(KIND_NAMES[kind])} · {name}"] = left
-
-    if not drawn:
-        return None
-    # The paper's figure 10 counts thirds, which single layers cannot be set beside.
-    if {name for found in drawn.values() for name in found[0]} == set(THIRDS):
-        for row in pd.read_csv(PAPERS / "voita2019_layers.csv").to_dict("records"):
-            title = f"{capital(KIND_NAMES[row['kind']])} · Voita et al. 2019, EN-RU WMT"
-            theirs = {third: (int(row[third]), PAPER_THIRD) for third in THIRDS}
-            drawn.setdefault(title, []).append(theirs)
-    note = "share of the heads that is left in each layer, against the share of that kind that is pruned"
-    panels = [_shares(found, title, "layer") for title, found in drawn.items()]
-    return Figure("decoder-layers", "Heads left by decoder layer", note, panels, columns=2)
-
-
-def _layers_left(mask: HeadMask, kind: Kind) -> Left:
-    """By thirds of the layers, lowest first, where three divides their number; else layer by layer."""
-    layers = by_layer(mask, kind)
-    size, rest = divmod(len(layers), 3)
-    if rest:
-        return {f"layer {layer}": pair for layer, pair in enumerate(layers)}
-    left = {}
-    for at, third in enumerate(THIRDS):
-        kept, before = zip(*layers[at * size : (at + 1) * size], strict=True)
-        left[third] = (sum(kept), sum(before))
-    return left
-
-
-def _shares(found: list[Left], title: str, what: str) -> Panel:
-    """A line for each kind or layer through the models, from the whole one on."""
-    names = list(found[0])
+def _shares(found: list[Left], title: str) -> Panel:
+    """A line for each kind through the models, from the whole one on."""
     whole = {name: (total, total) for name, (_, total) in found[0].items()}
     cells = []
     for one in (whole, *found):
@@ -268,20 +218,16 @@ def _shares(found: list[Left], title: str, what: str) -> Panel:
             text = f"{left} of {total}"
             cells.append({"name": name, "removed": removed, "left": share, "text": text})
 
-    by_kind = what == "kind"
-    domain = list(KINDS) if by_kind else names
-    legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 1 if by_kind else 3}
+    legend: charts.Spec = {"orient": "bottom", "title": None, "columns": 1}
     legend |= {"symbolOpacity": 1, "labelLimit": 0}
-    ranged = ("name:N", domain, "category") if by_kind else ("name:O", domain, "ordinal")
-    shape = charts.shape_field("name:N", domain, charts.SHAPES[:4], **legend)
     marks = charts.curve(
         cells,
         axis("removed:Q", "heads pruned (%)", domain=[0, 100], grid=False),
         axis("left:Q", "heads left (%)", domain=[0, 100], tickCount=4),
-        colour(*ranged, **legend) | {"sort": domain},
+        colour("name:N", KINDS, **legend),
         dots=60,
-        shape=shape | {"sort": domain},
-        tip=tips(f"name:N|{what}", "text:N|heads left"),
+        shape=charts.shape_field("name:N", KINDS, **legend),
+        tip=tips("name:N|kind", "text:N|heads left"),
     )
     chart = charts.layered(marks, 220, f"Heads left, {title}")
-    return Panel(chart, title, width=300 if by_kind else 400, narrowest=150 if by_kind else 230)
+    return Panel(chart, title, width=300, narrowest=150)

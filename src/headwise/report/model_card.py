@@ -7,14 +7,12 @@ from html import escape
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any
-from urllib.parse import parse_qs
 
 from headwise.data.text import DATASETS
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.report import kept_heads
-from headwise.report.format import interval_text
-from headwise.report.models import ModelRow, measured
-from headwise.report.run_folder import FinishedRun, plan_of_run
+from headwise.report.models import ModelRow
+from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import Fact, choice, cost, saved
 
 FactRows = Sequence[tuple[str, str]]
@@ -53,7 +51,7 @@ def card_sections(run: FinishedRun, model: ModelRow) -> list[tuple[str, str]]:
             groups.append(("How it was chosen", fact_rows(choice(run, full, model))))
     groups.append(("How it was made", origin_rows(run, model)))
     found = [(title, card_table(rows)) for title, rows in groups if rows]
-    doubted = (run.facts.get("doubts") or {}).get(model["setting"]) or []
+    doubted = run.facts["doubts"].get(model["setting"]) or []
     if doubted:
         found.append(("Doubts", "\n".join(f"- {escape(line, quote=False)}" for line in doubted)))
     return found
@@ -65,10 +63,10 @@ def fact_rows(facts: Sequence[Fact]) -> FactRows:
 
 def origin_rows(run: FinishedRun, model: ModelRow) -> FactRows:
     """The original model, method, texts by name, seed, signature and versions."""
-    settings = (run.facts.get("settings") or {}).get(model["setting"]) or {}
-    signature: Mapping[str, Any] = run.facts.get("signature") or {}
-    versions: Mapping[str, Any] = run.facts.get("versions") or {}
-    original = plan_of_run(run).get("model")
+    settings = run.facts["settings"].get(model["setting"]) or {}
+    signature: Mapping[str, Any] = run.facts["signature"]
+    versions: Mapping[str, Any] = run.facts["versions"]
+    original = run.planned.get("model")
     known: dict[str, Any] = {}
     if isinstance(original, str):
         known["original model"] = PurePath(original).name
@@ -90,7 +88,7 @@ def as_text(known: Any) -> str:
 
 def text_names(run: FinishedRun) -> dict[str, str]:
     """The text of each split by name: files without their folders, which may be private."""
-    data = plan_of_run(run).get("data") or {}
+    data = run.planned.get("data") or {}
     found = dict[str, str]()
     for split in ("train", "dev", "test"):
         spec = data.get(split) or ("embedded corpus of headwise" if data.get("embedded") else None)
@@ -100,33 +98,6 @@ def text_names(run: FinishedRun) -> dict[str, str]:
                 name if name.startswith(DATASETS) else PurePath(name).name for name in files
             )
     return found
-
-
-def hub_results(run: FinishedRun, model: ModelRow) -> list[dict[str, Any]]:
-    """What was measured on a test text that is a data set of the hub: its id, its task, value and notes; else nothing.
-
-    The task is named after the data set's configuration: there is no better name.
-    """
-    spec = (plan_of_run(run).get("data") or {}).get("test")
-    if not isinstance(spec, str) or not spec.startswith(DATASETS):
-        return []
-    name, _, query = spec.removeprefix(DATASETS).partition("?")
-    task = parse_qs(query).get("config", ["default"])[0]
-    for measure in ("bleu", "perplexity"):
-        tested = measured(model, measure, "test")
-        if tested.value is None:
-            continue
-        # These are values, not changes: a plus would be read as a gain.
-        ends = interval_text(tested.low, tested.high).replace("+", "")
-        notes = [
-            measure,
-            f"95 % interval {ends}" if ends else "",
-            str(run.facts.get(f"{measure}_signature") or ""),
-        ]
-        text = "; ".join(note for note in notes if note)
-        value = round(tested.value, 4)
-        return [{"dataset_id": name, "task_id": task, "value": value, "notes": text}]
-    return []
 
 
 def card_table(rows: FactRows) -> str:

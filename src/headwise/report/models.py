@@ -18,7 +18,6 @@ import pandas as pd
 from headwise.pruning.controls import control_facts
 from headwise.pruning.measured import (
     FINE_TUNED,
-    MEASURED,
     NOT_MEASURED,
     UNPRUNED,
     read_measurements,
@@ -34,7 +33,6 @@ from headwise.report.format import (
 )
 
 ModelRow = Mapping[str, Any]  # a row of the table, with its setting
-MODEL_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 FACTS = (
     "sweep",
     "keep",
@@ -65,7 +63,7 @@ OTHERS = {  # what a reader calls the model that a change is from, by `reference
 def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of pruning.csv as a table of models: the full one first, then from many heads to few."""
     numbers = read_measurements(table)
-    known = facts.get("settings") or {}
+    known = facts["settings"]
     frame = (
         # pruning.csv has a row a number, and repeats a model's facts in each.
         table.drop_duplicates("setting")

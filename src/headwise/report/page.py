@@ -23,7 +23,7 @@ from headwise.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.report.format import NONE
 from headwise.report.glossary import Term, glossary, relation_terms
 from headwise.report.run_folder import FinishedRun
-from headwise.theme import COLOURS, DARK, FONT, LIGHT, Palette
+from headwise.theme import DARK, FONT, LIGHT, css_variables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ def render(subject: PageSubject, content: dict[str, dict[str, Any]]) -> str:
         sections=shown[1:],
         left_out=left_out,
         bodies=bodies,
-        colours={"light": _css_colours(LIGHT), "dark": _css_colours(DARK)},
+        colours={"light": css_variables(LIGHT), "dark": css_variables(DARK)},
         font=FONT,
         charts=charts,
         configurations={"light": vega_config(LIGHT), "dark": vega_config(DARK)},
@@ -244,11 +244,6 @@ def spellings(terms: Sequence[Term]) -> dict[str, int]:
         for spelling in term.spellings:
             known[spelling] = number
     return known
-
-
-def _css_colours(palette: Palette) -> str:
-    """The colours of a palette as CSS variables."""
-    return " ".join(f"--{colour}: {palette[colour]};" for colour in COLOURS)
 
 
 def body_of(declared: Section, content: dict[str, Any], name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -30,7 +31,7 @@ from headwise.report.format import (
     signed,
 )
 from headwise.report.head_rows import heads_in, of_kind, of_measure, values_by_head
-from headwise.report.kept_heads import PAPERS, by_layer
+from headwise.report.kept_heads import by_layer
 from headwise.report.models import OTHERS, ModelRow, change_text, measured, tested_text
 from headwise.report.page import Table, section, table
 from headwise.report.quality_curves import run_points, runs_panel
@@ -39,6 +40,7 @@ from headwise.report.run_folder import FinishedRun
 from headwise.report.summary import does_not_translate
 from headwise.statistics import auroc_interval
 
+PAPERS = Path(__file__).parent / "papers"
 ENCODER: Kind = "encoder-self"
 SUPPORTS = "supports"
 CONTRADICTS = "contradicts"
@@ -81,11 +83,11 @@ def by_parts(here: str, agrees: Collection[bool]) -> ClaimOutcome:
 )
 def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     """The table of claims; left out for models that are no encoder-decoders of text."""
-    kinds = set[str]() if run.heads is None else set(run.heads["kind"])
+    kinds = set(run.heads["kind"])
     for mask in run.layouts.values():
         kinds |= set(mask.heads.kinds)
     translates = "cross" in kinds or run.quality == BLEU
-    hears = run.quality == WORD_ERROR_RATE or (run.roles is not None and not reads_text(run.roles))
+    hears = run.quality == WORD_ERROR_RATE or bool(run.roles and not reads_text(run.roles))
     if not translates or hears or ENCODER not in kinds:
         return None
     return {"claims": claims_table(run)}
@@ -99,7 +101,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
     published = pd.read_csv(PAPERS / "voita2019_bleu.csv")
     panels: list[Panel] = []
     for kinds in ((ENCODER,), KINDS):
-        ours = run.models[run.models.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
+        ours = run.model_table[run.model_table.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
         points = run_points(ours, run.quality, run.split)
         if not points:
             continue
@@ -198,7 +200,7 @@ def of_loss(run: FinishedRun, change: Number, theirs: float) -> str:
 
 def classes_of_heads(run: FinishedRun) -> ClaimOutcome | None:
     """How many encoder heads are positional, syntactic, and look at rare tokens."""
-    if run.roles is None or of_kind(run.roles.labels, ENCODER).empty:
+    if of_kind(run.roles.labels, ENCODER).empty:
         return None
     counts = with_categories(of_kind(run.roles.roles, ENCODER))["category"].value_counts()
     numbers = [int(counts.get(name, 0)) for name in CLASSES]
@@ -210,7 +212,7 @@ def classes_of_heads(run: FinishedRun) -> ClaimOutcome | None:
 
 def encoder_heads_with_roles(run: FinishedRun) -> tuple[set[Head], set[Head]] | None:
     """The encoder heads that have a role, and the others; None without roles."""
-    if run.roles is None:
+    if not run.roles:
         return None
     having = set(heads_in(of_kind(run.roles.roles, ENCODER)))
     return having, set(heads_in(of_kind(run.roles.labels, ENCODER))) - having
@@ -224,7 +226,7 @@ def all_or_none(having: set[Head]) -> ClaimOutcome:
 def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
     """How well relevance and confidence tell encoder heads with a role from the others (area under the ROC curve)."""
     sides = encoder_heads_with_roles(run)
-    if sides is None or run.heads is None:
+    if sides is None:
         return None
     having, others = sides
     if not having or not others:
@@ -325,7 +327,7 @@ def better_than_scratch(run: FinishedRun) -> ClaimOutcome | None:
     """Pruned models against the same layouts trained from random weights."""
     texts = []
     said = set()
-    for control in models.model_rows(models.control_models(run.models)):
+    for control in models.model_rows(models.control_models(run.model_table)):
         # The pruned model minus the control: above 0, pruning was better.
         change = run.change_of(control, "pruned")
         if control["control"] == "from-scratch" and change.value is not None:
@@ -403,7 +405,7 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
 def gradient_as_good(run: FinishedRun) -> ClaimOutcome | None:
     """The loss along the gradient's order of removal and along that of exact ablation."""
     found = score_faithfulness.faithfulness_statistics(run)
-    areas: Any = {} if found is None else score_faithfulness.of(found, "area").to_dict("index")
+    areas: Any = score_faithfulness.of(found, "area").to_dict("index")
     if not {"gradient", "ablation.zero"} <= set(areas):
         return None
     gradient = areas["gradient"]

@@ -1,4 +1,4 @@
-"""The charts of roles: grids of head functions, and roles by layer.
+"""The charts of roles: grids of head functions.
 
 And attention maps of example sentences, word by word, with the dependency tree drawn above.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-
-import pandas as pd
 
 from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, Kind, head_of
@@ -52,7 +50,6 @@ def faint(strength: float = FAINT) -> Spec:
 def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> Panel:
     """Layers × heads with the roles of every head in its cell, coloured by the clearest (Voita et al. 2019, figure 1c).
     places: the column of each head."""
-    assert run.roles is not None
     roles = of_kind(run.roles.roles, kind).sort_values("value", ascending=False, kind="stable")
     confirmed = confirmed_roles(run.roles)
     roles_of: dict[Head, list[dict[Any, Any]]] = {}
@@ -95,8 +92,6 @@ def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> 
 
 def confirmed_roles(roles_folder: RolesFolder) -> set[tuple[Any, ...]]:
     """Kind, layer, head and measure of every role that is confirmed with the head off."""
-    if roles_folder.causal is None:
-        return set()
     rows = roles_folder.causal[roles_folder.causal["confirmed"] == 1]
     return set(rows[[*HEAD_COLUMNS, "measure"]].itertuples(index=False, name=None))
 
@@ -110,44 +105,6 @@ def in_cell(measure: str) -> str:
         return f"{rest[0]}→" if rest[1] == "to-governor" else f"→{rest[0]}"
     declared = role_of(measure)
     return first if declared is None else declared.short or first
-
-
-def layer_patterns(run: FinishedRun) -> Figure | None:
-    """Stacked bars: which category of role is in which layer; None where no head has a role."""
-    roles_folder = run.roles
-    if roles_folder is None or roles_folder.roles.empty:
-        return None
-    kinds = kinds_among(roles_folder.patterns["kind"])
-    return Figure(
-        name="layer-patterns",
-        title="Which role lives in which layer",
-        note="heads of each category of role, layer by layer",
-        panels=[_pattern_panel(run, of_kind(roles_folder.patterns, kind), kind) for kind in kinds],
-        columns=2,
-    )
-
-
-def _pattern_panel(run: FinishedRun, patterns: pd.DataFrame, kind: str) -> Panel:
-    # Heads without a role end the bar, so that the roles of all layers begin at 0.
-    order = sorted(role_categories(), key=lambda name: name == NO_ROLE)
-    cells = patterns.rename(columns={"role": "category"})[["layer", "category", "heads"]]
-    cells = cells.assign(place=[order.index(name) for name in cells["category"]])
-    none = f"datum.category == '{NO_ROLE}'"
-    marks = charts.stacked_bars(
-        cells,
-        charts.layer_axis(run.attention(kind)),
-        "heads:Q",
-        category_colours(set(cells["category"]), 2),
-        "place:Q",
-        title="heads",
-        tip=tips("layer:O", "category:N|role", "heads:Q"),
-        faint=faint(),
-        texts=[(f"!({none})", "on-high"), (none, "label")],
-    )
-    height = 30 * cells["layer"].nunique()
-    chart = charts.layered(marks, height, f"Roles by layer, {KIND_NAMES[kind]}")
-    narrowest = 290 + (charts.ATTENTION_NAME if run.attention(kind) else 0)
-    return Panel(chart, KIND_NAMES[kind], width=440, narrowest=narrowest, widest=640)
 
 
 MAP_ROW = 20  # pixels of a row of the map

@@ -1,10 +1,9 @@
-"""What each head does: the roles that were found, the paper's for comparison, and their evidence."""
+"""What each head does: the roles that were found, and their evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,7 +21,7 @@ from headwise.report.format import (
 )
 from headwise.report.head_rows import heads_in, of_kind
 from headwise.report.page import Columns, Table, section, table
-from headwise.report.role_charts import kinds_with_roles, layer_patterns
+from headwise.report.role_charts import kinds_with_roles
 from headwise.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
@@ -40,8 +39,6 @@ from headwise.roles.role import (
     role_of,
 )
 
-PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 2b and 2d
-
 
 @section(
     "roles",
@@ -55,18 +52,16 @@ PAPER = Path(__file__).parent / "papers" / "voita2019_roles.csv"  # figures 1c, 
 def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
     """All about roles; the section is left out without them."""
     found = run.roles
-    if found is None:
+    if not found:
         return None
     best = best_heads_table(found)
     tested = [name for name in found.table["measure"].unique() if role_of(name)]
     return {
         "untrained_models": of_control(found, UNTRAINED)["control"].nunique(),
-        "controlled": found.controls is not None,
+        "controlled": not found.controls.empty,
         "groups": _text_facts(found),
-        "patterns": layer_patterns(run),
         "causal": causal_table(found),
         "shares": share_table(found),
-        "in_encoder": reads_text(found),
         "best": best,
         "left_out": len(tested) - len(best.rows) if best else 0,
         "absent": found.facts["absent"],
@@ -76,8 +71,6 @@ def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
 
 def of_control(found: RolesFolder, name: str) -> pd.DataFrame:
     """The tests of roles of untrained models, or of the model on changed text; no row without any."""
-    if found.controls is None:
-        return pd.DataFrame(columns=["control", *HEAD_COLUMNS, "measure", "value", "found"])
     return found.controls[found.controls["control"].str.startswith(name)]
 
 
@@ -92,8 +85,7 @@ def with_categories(roles: pd.DataFrame) -> pd.DataFrame:
 def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """How many heads have a role, kind by kind, for the opening."""
     facts = []
-    for kind in kinds_with_roles(run.roles) if run.roles is not None else []:
-        assert run.roles is not None
+    for kind in kinds_with_roles(run.roles):
         roles = of_kind(run.roles.roles, kind)
         counts = with_categories(roles)["category"].value_counts()
         text = f"{len(heads_in(roles))} of {len(of_kind(run.roles.labels, kind))} have a role"
@@ -217,12 +209,9 @@ def best_heads_table(found: RolesFolder) -> Table | None:
 
 
 def share_table(found: RolesFolder) -> Table | None:
-    """The share of heads with each category of role, of the controls, and of the paper's three models where encoder heads
-    were tested."""
-    paper = pd.read_csv(PAPER, index_col="role") if reads_text(found) else pd.DataFrame()
+    """The share of heads with each category of role, and of the controls."""
     roles = with_categories(found.roles)
-    # The paper's last row is `no known role`, which also ends this table.
-    categories = [*paper.index[:-1], *roles["category"].value_counts().index, NO_ROLE]
+    categories = [*roles["category"].value_counts().index, NO_ROLE]
 
     def share(rows: pd.DataFrame, total: int, tested: Collection[str], name: str) -> str:
         """Heads of several controls count one by one. tested: the categories that were."""
@@ -238,10 +227,6 @@ def share_table(found: RolesFolder) -> Table | None:
     def clearest(name: str) -> str:
         best = roles[roles["category"] == name].head(1).to_dict("records")
         return f"{head_of(best[0])}\n{best[0]['text']}" if best else ""
-
-    def theirs(pair: str, name: str) -> str:
-        heads = paper[pair].get(name)
-        return "" if heads is None else f"{percent(heads / 48)}\n{heads} of 48"
 
     columns: Columns = {"role": capital}
     for kind in kinds_with_roles(found):
@@ -260,14 +245,11 @@ def share_table(found: RolesFolder) -> Table | None:
             have = with_categories(rows[rows["found"] == 1])
             tested = {NO_ROLE, *rows["measure"].map(category)}
             columns[title] = partial(share, have, total, tested)
-    columns |= {f"Voita et al., {pair}": partial(theirs, pair) for pair in paper.columns}
-    return table("Shares of roles", [str(name) for name in dict.fromkeys(categories)], columns)
+    return table("Shares of roles", categories, columns)
 
 
 def causal_table(found: RolesFolder) -> Table | None:
     """What the model predicts with the head of each role off; None where that was not tested."""
-    if found.causal is None:
-        return None
     rows = found.causal.dropna(subset=["with_all", "value"])
     rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")
 

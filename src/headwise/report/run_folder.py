@@ -1,4 +1,4 @@
-"""The folder of a run, read into memory: None for what is not there."""
+"""The folder of a run, read into memory: tables that are not there are empty."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import HeadwiseError
 from headwise.folders import below, checked_name, read_json
-from headwise.heads import COLUMNS, KINDS, HeadMask, Kind
+from headwise.heads import COLUMNS, KINDS, Kind
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
+from headwise.layout import HeadMask
 from headwise.options import validated
-from headwise.pruning.measured import Measurements
+from headwise.pruning.measured import MODEL_COLUMNS, Measurements
 from headwise.qualities import Number, QualityMeasure
 from headwise.report import models
 from headwise.report.models import ModelRow
@@ -43,7 +44,6 @@ ROLE_TABLES = {
     "table": COLUMNS,
     "roles": (*COLUMNS, "role", "text", "p"),
     "labels": ("kind", "layer", "head", "label"),
-    "patterns": ("kind", "layer", "role", "heads", "share"),
 }
 CAUSAL_COLUMNS = (
     *("kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"),
@@ -92,6 +92,17 @@ ROW_KEY = (
     "label",
     "word",
 )
+# Facts of run.json that are tables: empty where it does not have them.
+BY_NAME = (
+    "doubts",
+    "failed",
+    "notes",
+    "seconds",
+    "sentences",
+    "settings",
+    "signature",
+    "versions",
+)
 MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
 MOST_SECONDS = 10**10  # of a step
 LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
@@ -120,45 +131,47 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class RolesFolder:
-    """The folder roles/: scores of all roles, roles found, labels of heads, categories by layer, facts, examples, and
-    controls and what roles do with their head off, where there are any."""
+    """The folder roles/: scores of all roles, roles found, labels of heads, facts, examples,
+    controls, and what roles do with their head off. False where no head was tested."""
 
     table: pd.DataFrame
     roles: pd.DataFrame
     labels: pd.DataFrame
-    patterns: pd.DataFrame
     facts: Mapping[str, Any]
     examples: Sequence[Mapping[str, Any]]
-    controls: pd.DataFrame | None = None
-    causal: pd.DataFrame | None = None
+    controls: pd.DataFrame
+    causal: pd.DataFrame
+
+    def __bool__(self) -> bool:
+        return not self.labels.empty
 
 
 @dataclass(frozen=True)
 class Rescored:
     """A pruned model's own scores and roles. Its heads have the numbers of the full model."""
 
-    heads: pd.DataFrame | None
-    roles: RolesFolder | None
+    heads: pd.DataFrame
+    roles: RolesFolder
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """All files of a run that the report shows. `models`: see models.py."""
+    """All files of a run that the report shows. model_table: as models.py has it."""
 
     page: ClassVar[str] = "run"
     folder: Path
     facts: Mapping[str, Any]
-    models: pd.DataFrame
+    model_table: pd.DataFrame
     plan: str | None
-    training: pd.DataFrame | None
-    heads: pd.DataFrame | None
-    faithfulness: pd.DataFrame | None
-    curves: pd.DataFrame | None
-    lrp: pd.DataFrame | None
-    untrained: pd.DataFrame | None
-    interactions: pd.DataFrame | None
-    words: pd.DataFrame | None
-    roles: RolesFolder | None
+    training: pd.DataFrame
+    heads: pd.DataFrame
+    faithfulness: pd.DataFrame
+    curves: pd.DataFrame
+    lrp: pd.DataFrame
+    untrained: pd.DataFrame
+    interactions: pd.DataFrame
+    words: pd.DataFrame
+    roles: RolesFolder
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
     translations: Mapping[str, list[str]]
@@ -172,12 +185,12 @@ class FinishedRun:
     @cached_property
     def full(self) -> ModelRow | None:
         """The model before pruning."""
-        return models.unpruned_model(self.models)
+        return models.unpruned_model(self.model_table)
 
     @cached_property
     def pruned(self) -> list[dict[str, Any]]:
         """Every pruned model, from many heads to few."""
-        return models.model_rows(models.pruned(self.models))
+        return models.model_rows(models.pruned(self.model_table))
 
     @cached_property
     def candidates(self) -> list[dict[str, Any]]:
@@ -192,16 +205,30 @@ class FinishedRun:
     @cached_property
     def split(self) -> str:
         """The text that is reported: test, or dev."""
-        return models.reported_split(self.models)
+        return models.reported_split(self.model_table)
 
     @cached_property
     def quality(self) -> QualityMeasure:
         """What its models are compared by."""
-        return models.quality(self.models)
+        return models.quality(self.model_table)
 
     def quality_on(self, split: str) -> QualityMeasure:
         """What its models are compared by on one of its texts."""
-        return models.quality_on(self.models, split)
+        return models.quality_on(self.model_table, split)
+
+    @cached_property
+    def planned(self) -> dict[str, Any]:
+        """What its plan says; nothing where it is none."""
+        try:
+            return tomllib.loads(self.plan or "")
+        except tomllib.TOMLDecodeError:
+            return {}
+
+    @property
+    def chosen_folder(self) -> Path | None:
+        """Where the weights of the chosen model are, if they were kept."""
+        chosen = self.chosen
+        return None if chosen is None else below(self.folder / "pruned", chosen["setting"])
 
     @property
     def limit(self) -> float | None:
@@ -255,8 +282,18 @@ class FinishedRun:
         return [kind for kind in all_kinds if kind in model["kinds"]] or list(all_kinds)
 
 
+def refuse_grid(folder: Path) -> None:
+    """Raise HeadwiseError for the folder of several studies, which lie in it."""
+    if (folder / "grid.json").is_file():
+        inner = [*sorted(folder.glob("**/run.json")), folder / "seed-1" / "run.json"]
+        raise HeadwiseError(
+            f"{folder} holds several studies: name one of them, such as {inner[0].parent}."
+        )
+
+
 def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
+    refuse_grid(folder)
     if not (folder / "run.json").is_file():
         found = "a folder without run.json" if folder.is_dir() else "no folder"
         raise HeadwiseError(
@@ -274,22 +311,22 @@ def read_run(folder: Path) -> FinishedRun:
         if layout.is_file():
             layouts[name] = HeadMask.read(layout)
 
-        log = read_optional_table(below(folder / "gates", f"{name}.csv"), GATE_COLUMNS)
-        if log is not None:
+        log = table_or_empty(below(folder / "gates", f"{name}.csv"), GATE_COLUMNS)
+        if len(log):
             gates[name] = log
 
         rescored_folder = below(folder / "rescored", name)
         if rescored_folder.is_dir():
-            heads = read_optional_table(rescored_folder / "heads.csv", COLUMNS)
+            heads = table_or_empty(rescored_folder / "heads.csv", COLUMNS)
             rescored[name] = Rescored(heads, _read_roles(rescored_folder / "roles"))
 
     tables = {}
     for name, (file, columns) in FILES.items():
-        tables[name] = read_optional_table(below(folder, file), columns)
+        tables[name] = table_or_empty(below(folder, file), columns)
     run = FinishedRun(
         folder=folder,
         facts=facts,
-        models=model_table,
+        model_table=model_table,
         plan=_read_text(folder / "plan.toml"),
         roles=_read_roles(folder / "roles"),
         layouts=layouts,
@@ -308,12 +345,9 @@ def refuse_absent_heads(run: FinishedRun) -> None:
         return
     heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
     kinds = {kind for kind, _, _ in heads}
-    tables = [run.heads, run.untrained, run.words, *run.gates.values()]
-    if run.roles is not None:
-        tables += [run.roles.table, run.roles.roles, run.roles.labels, run.roles.causal]
-    for table in tables:
-        if table is None:
-            continue
+    found = run.roles
+    of_roles = [found.table, found.roles, found.labels, found.causal]
+    for table in (run.heads, run.untrained, run.words, *run.gates.values(), *of_roles):
         named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
         # The heads of a kind that no layout has are not known.
         absent = sorted(head for head in named - heads if head[0] in kinds)
@@ -326,48 +360,34 @@ def refuse_absent_heads(run: FinishedRun) -> None:
 
 def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     """run.json, and the models of pruning.csv; none without that file."""
-    facts: Mapping[str, Any] = read_json(folder / "run.json", dict)
+    facts: dict[str, Any] = read_json(folder / "run.json", dict)
     validated(Facts, {**facts}, f"{folder}/run.json is damaged, run the study again")
-    table = read_optional_table(folder / "pruning.csv", models.MODEL_COLUMNS)
-    if table is not None:
-        for setting in table["setting"].unique():
-            checked_name(setting, folder / "pruning.csv")
+    for name in BY_NAME:
+        facts[name] = facts.get(name) or {}
+    table = table_or_empty(folder / "pruning.csv", MODEL_COLUMNS)
+    for setting in table["setting"].unique():
+        checked_name(setting, folder / "pruning.csv")
     if facts.get("chosen") is not None:
         checked_name(facts["chosen"], folder / "run.json")
-    return facts, models.table_of_models(
-        pd.DataFrame(columns=models.MODEL_COLUMNS) if table is None else table, facts
-    )
+    return facts, models.table_of_models(table, facts)
 
 
-def _read_roles(folder: Path) -> RolesFolder | None:
-    """The files of a folder roles/, which must all be there; None without the folder."""
-    if not folder.is_dir():
-        return None
-    found = {}
-    missing = []
-    for name, columns in ROLE_TABLES.items():
-        table = read_optional_table(below(folder, f"{name}.csv"), columns)
-        if table is None:
-            missing.append(f"{name}.csv")
-        else:
-            found[name] = table
-
-    for name in ("facts.json", "examples.json"):
-        if not below(folder, name).is_file():
-            missing.append(name)
-
-    if missing:
+def _read_roles(folder: Path) -> RolesFolder:
+    """The files of a folder roles/, which must all be there where the folder is."""
+    needed = [*(f"{name}.csv" for name in ROLE_TABLES), "facts.json", "examples.json"]
+    missing = [name for name in needed if not below(folder, name).is_file()]
+    if missing and folder.is_dir():
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
-    causal = read_optional_table(folder / "causal.csv", CAUSAL_COLUMNS)
-    if causal is not None:
-        refuse_other_behaviours(folder / "causal.csv", causal)
-    facts = read_json(folder / "facts.json", dict)
-    examples = read_json(folder / "examples.json", list)
+    found = {}
+    for name, columns in ROLE_TABLES.items():
+        found[name] = table_or_empty(below(folder, f"{name}.csv"), columns)
+    causal = table_or_empty(folder / "causal.csv", CAUSAL_COLUMNS)
+    refuse_other_behaviours(folder / "causal.csv", causal)
     return RolesFolder(
         **found,
-        facts=facts,
-        examples=examples,
-        controls=read_optional_table(folder / "controls.csv", CONTROLS_TABLE),
+        facts={} if missing else read_json(folder / "facts.json", dict),
+        examples=[] if missing else read_json(folder / "examples.json", list),
+        controls=table_or_empty(folder / "controls.csv", CONTROLS_TABLE),
         causal=causal,
     )
 
@@ -381,10 +401,11 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
         )
 
 
-def read_optional_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame | None:
-    """A CSV file with the columns it must have, or None when there is no such file."""
+def table_or_empty(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A CSV file with the columns it must have; a table without rows when there is no such file."""
     if not path.is_file():
-        return None
+        floats = [column for column in columns if column not in TEXTS_IN_TABLES]
+        return pd.DataFrame(columns=columns).astype(dict.fromkeys(floats, float))
     try:
         # pandas would make a number of a setting that is called 007.
         texts = dict.fromkeys(TEXTS_IN_TABLES, str)
@@ -471,11 +492,3 @@ def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
             f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
         )
     return lines
-
-
-def plan_of_run(run: FinishedRun) -> dict[str, Any]:
-    """The plan of a run; empty where it is none."""
-    try:
-        return tomllib.loads(run.plan or "")
-    except tomllib.TOMLDecodeError:
-        return {}

@@ -37,7 +37,7 @@ from headwise.report.models import OTHERS
 from headwise.report.page import Columns, section, table
 from headwise.report.quality_curves import quality_figures, run_points, runs_panel
 from headwise.report.role_tables import role_facts
-from headwise.report.run_folder import FinishedRun, read_optional_table, read_run
+from headwise.report.run_folder import FinishedRun, read_run, table_or_empty
 from headwise.report.summary import run_headline
 from headwise.study.records import refuse_damaged
 
@@ -111,12 +111,11 @@ def read_grid(folder: Path) -> Runs:
         except HeadwiseError as error:
             absent[called] = f"cannot be read: {error}"
             continue
-        if not run.models.empty:
-            measured.setdefault(data, []).append(run.models.assign(seed=seed))
+        if not run.model_table.empty:
+            measured.setdefault(data, []).append(run.model_table.assign(seed=seed))
 
-    across = read_optional_table(folder / "across.csv", ACROSS)
     # A grid of one data set names it by an empty text, which pandas reads as NaN.
-    across = pd.DataFrame(columns=ACROSS) if across is None else across.fillna({"data": ""})
+    across = table_or_empty(folder / "across.csv", ACROSS).fillna({"data": ""})
     seeds = {data: pd.concat(frames) for data, frames in measured.items()}
     sets = count(len({data for _, data, _ in runs}), "data set")
     trained = count(len({seed for _, _, seed in runs}), "seed")
@@ -191,7 +190,7 @@ def runs_section(found: Runs) -> dict[str, Any]:
     columns: Columns = {title: itemgetter(title) for title in OF_A_RUN}
     failed = []
     for name, run in found.runs.items():
-        for step, why in (run.facts.get("failed") or {}).items():
+        for step, why in run.facts["failed"].items():
             lines = str(why).strip().splitlines() or ["no reason was left"]
             # A traceback says what happened in its last line.
             failed.append((name, step, lines[-1]))
@@ -219,8 +218,8 @@ def cells_of_run(run: FinishedRun) -> dict[str, str]:
     if pairs:
         same = f"{pairs['redundant']} of {pairs['measured']}"
         cells["pairs that do the same work"] = f"{same}\nneed each other: {pairs['synergistic']}"
-    missing = len(set(run.facts.get("settings") or {}) - set(run.models.index))
-    cells["state"] = f"{count(len(run.models), 'model')} measured"
+    missing = len(run.facts["settings"].keys() - set(run.model_table.index))
+    cells["state"] = f"{count(len(run.model_table), 'model')} measured"
     if missing:
         cells["state"] += f", {missing} pruned and not measured yet"
     return cells

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.importance.measures import FAITHFULNESS
 from headwise.report import charts
 from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import capital, estimate, interval_text, measure_name, number, percent
@@ -49,8 +48,6 @@ def faithfulness_section(run: FinishedRun) -> dict[str, Any]:
 
 def judged(run: FinishedRun) -> pd.DataFrame:
     """The statistics of scores, each compared with one truth; no row without any."""
-    if run.faithfulness is None:
-        return pd.DataFrame(columns=[*FAITHFULNESS])
     table = run.faithfulness.dropna(subset=["value"])
     ceilings = table.loc[table["statistic"] == "ceiling", "against"]
     ranked = (table["statistic"] == "spearman") & (table["measure"] != table["against"])
@@ -61,13 +58,10 @@ def judged(run: FinishedRun) -> pd.DataFrame:
     return found
 
 
-def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame | None:
+def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame:
     """The statistics over all the kinds of heads it had: columns value, low, high, against; index measure and
-    statistic. None without any.
-    """
+    statistic."""
     table = judged(run)
-    if table.empty:
-        return None
     # Kinds are joined by +: the more of these, the more kinds.
     several = table["kinds"].str.count(r"\+")
     widest = several.groupby([table["statistic"], table["measure"]]).transform("max")
@@ -97,8 +91,8 @@ def most_faithful(found: pd.DataFrame) -> str | None:
 def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """The best score and its numbers, for the summary."""
     found = faithfulness_statistics(run)
-    best = None if found is None else most_faithful(found)
-    if found is None or best is None:
+    best = most_faithful(found)
+    if best is None:
         return []
     values = found["value"].to_dict()
     facts = [("Most faithful score", capital(measure_name(best)), "")]
@@ -129,8 +123,6 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
     """One row per score, the one by which removal costs least first; random orders among them, and at the end what the
     ablation reaches with itself."""
     found = faithfulness_statistics(run)
-    if found is None:
-        return None
     values: dict[Any, float] = found["value"].to_dict()
     best = most_faithful(found)
     badges = {**dict.fromkeys(_near(found, best), "as good"), str(best): "best"}
@@ -214,7 +206,7 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
 
 def removal_curves_figure(run: FinishedRun) -> Figure | None:
     """The loss while heads are removed, a panel a score, the best first; None without curves.csv."""
-    if run.curves is None or run.curves.empty:
+    if run.curves.empty:
         return None
     table = run.curves.dropna(subset=["loss"])
     areas = curve_areas(table)

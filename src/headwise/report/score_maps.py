@@ -85,8 +85,6 @@ class ControlRange:
 
 def control_ranges(run: FinishedRun) -> Mapping[Layer, ControlRange]:
     """The range of every layer and measure that untrained models were scored by; empty without any."""
-    if run.untrained is None:
-        return {}
     groups = run.untrained.dropna(subset=["value"]).groupby(["kind", "layer", "measure"])["value"]
     found: pd.DataFrame = groups.agg(["mean", "min", "max", "std"])
     ranges: dict[Layer, ControlRange] = {}
@@ -97,14 +95,14 @@ def control_ranges(run: FinishedRun) -> Mapping[Layer, ControlRange]:
 
 def untrained_models(run: FinishedRun) -> int:
     """How many untrained models there are."""
-    return 0 if run.untrained is None else int(run.untrained["seed"].nunique())
+    return int(run.untrained["seed"].nunique())
 
 
 def untrained_table(run: FinishedRun) -> Table | None:
     """Every measure and kind compared with untrained models: how many heads are outside their range, and how far."""
     known = control_ranges(run)
     pairs: dict[tuple[str, str], list[tuple[float, ControlRange]]] = {}
-    for row in () if run.heads is None else run.heads.dropna(subset=["value"]).to_dict("records"):
+    for row in run.heads.dropna(subset=["value"]).to_dict("records"):
         control = known.get((row["kind"], row["layer"], row["measure"]))
         if control is not None:
             pairs.setdefault((row["measure"], row["kind"]), []).append((row["value"], control))
@@ -133,7 +131,7 @@ def untrained_table(run: FinishedRun) -> Table | None:
 )
 def score_maps_section(run: FinishedRun) -> dict[str, Any] | None:
     """Maps of scores, and tables of relevance and of heads alone; left out without scores."""
-    if run.heads is None:
+    if run.heads.empty:
         return None
     return {
         "maps": score_maps(run),
@@ -168,8 +166,6 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
 
 def measures_with_values(run: FinishedRun, kind: str) -> set[str]:
     """The measures by which heads of a kind were scored."""
-    if run.heads is None:
-        return set()
     return set(of_kind(run.heads, kind).dropna(subset=["value"])["measure"])
 
 
@@ -192,8 +188,7 @@ def leading_measures(run: FinishedRun, kind: str) -> list[str]:
 def places_of_heads(run: FinishedRun, kind: str) -> dict[Head, int]:
     """The place of each head in its layer, from 0, the same in all maps: the highest of the first measure comes first
     (Voita et al. 2019, figure 1), heads without a value last; without scores, heads by their numbers."""
-    tables = [run.heads, None if run.roles is None else run.roles.labels]
-    heads = heads_in(pd.concat([of_kind(rows, kind) for rows in tables if rows is not None]))
+    heads = heads_in(pd.concat([of_kind(run.heads, kind), of_kind(run.roles.labels, kind)]))
     drawn = measures_of(run, kind)
     values = values_by_head(run, drawn[0]) if drawn else {}
     heads.sort(key=lambda head: (head.layer, -values.get(head, -math.inf), head.head))
@@ -371,8 +366,6 @@ def _rounded_up(value: float) -> float:
 
 def conservation_table(run: FinishedRun) -> Table | None:
     """Which relevance arrived and which was absorbed on the way; None without lrp.csv."""
-    if run.lrp is None:
-        return None
     parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)
     rows = []
     for (measure, mode), part in parts:

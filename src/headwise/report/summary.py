@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headwise.answers import too_short
+from headwise.progress import about
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
 from headwise.qualities import BETTER, NOT_DISTINGUISHABLE, WORSE, Number
 from headwise.report import (
@@ -20,7 +21,7 @@ from headwise.report import (
 from headwise.report.format import (
     capital,
     count,
-    duration,
+    flat_settings,
     interval_text,
     listed,
     measure_name,
@@ -34,7 +35,6 @@ from headwise.report.head_rows import heads_in, values_by_head
 from headwise.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.report.page import section
 from headwise.report.run_folder import FinishedRun
-from headwise.statistics import ENOUGH_SENTENCES
 
 SPEED = "tokens_per_second"
 CACHE = "cache_bytes"
@@ -58,21 +58,17 @@ LITTLE_SAVED = 0.1
     files=("run.json", "pruning.csv", "layouts/", "heads.csv"),
 )
 def summary_section(run: FinishedRun) -> dict[str, Any]:
-    """Headline with its verdict and doubts, the map of the heads, tiles and facts; without a chosen pruned model `why`
-    says why not."""
+    """Headline with its verdict and doubts, the map of the heads, tiles and facts; `why` no pruned model was chosen."""
     full = run.full
     chosen = run.chosen
-    groups = [
-        ("Which score is faithful", score_faithfulness.faithfulness_facts(run)),
-        ("What the heads do", [*role_tables.role_facts(run), *head_words.word_facts(run)]),
-    ]
+    groups = [("Which score is faithful", score_faithfulness.faithfulness_facts(run))]
     tiles: list[Fact] = []
     why = ""
     verdict = ""
     advice = ""
     if full is None or chosen is None:
         headline = _without_choice(run)
-        why = _reason_for_no_choice(run)
+        why = why_no_choice(run)
     else:
         headline = run_headline(run, chosen)
         verdict = run.leading_change(chosen)[1].verdict(run.quality)
@@ -92,12 +88,10 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         "advice": advice,
         "findings": findings(run),
         "why": why,
-        "limit": run.limit,
-        "unit": run.quality_on("dev").loss,
         "tiles": tiles,
         "groups": groups,
         "leads": ", ".join(lead[0].lower() + lead[1:] for lead, _ in groups),
-        "doubts": doubts(run),
+        "doubts": [*text_doubts(run), *doubts(run)],
         "head_map": kept_heads.head_map(run, chosen),
     }
 
@@ -201,7 +195,7 @@ def findings(run: FinishedRun) -> list[str]:
 
 def _heads_that_matter(run: FinishedRun) -> str:
     """The heads without which the loss rises most."""
-    values = values_by_head(run, score_maps.LOSS_MEASURE) if run.heads is not None else {}
+    values = values_by_head(run, score_maps.LOSS_MEASURE)
     highest = sorted(values, key=values.__getitem__, reverse=True)[:MOST_NAMED]
     named = [f"{head} (+{values[head]:.2g})" for head in highest if values[head] > 0]
     return f"Most missed when off, in nats per token: {listed(named)}." if named else ""
@@ -210,8 +204,6 @@ def _heads_that_matter(run: FinishedRun) -> str:
 def _like_untrained(run: FinishedRun) -> str:
     """How many heads have the relevance of a head of an untrained model."""
     ranges = score_maps.control_ranges(run)
-    if run.heads is None or not ranges:
-        return ""
     for measure in ("lrp.ding", *sorted(set(run.heads["measure"]))):
         values = values_by_head(run, measure) if measure.startswith("lrp") else {}
         compared = {head: ranges.get((head.kind, head.layer, measure)) for head in values}
@@ -296,23 +288,38 @@ def _largest_saving(run: FinishedRun, chosen: ModelRow) -> tuple[float, str]:
 def _without_choice(run: FinishedRun) -> str:
     if run.pruned:
         return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
-    total = 0 if run.heads is None else len(heads_in(run.heads))
+    total = len(heads_in(run.heads))
     return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
 
 
-def _reason_for_no_choice(run: FinishedRun) -> str:
-    """Why there is no chosen model: a word for which the template has a sentence."""
+def why_no_choice(run: FinishedRun) -> str:
+    """Why no pruned model was chosen, in a sentence."""
     if not run.pruned:
-        return "nothing pruned"
+        return "Nothing has been pruned in this run yet."
     if run.full is None:
-        return "no full model"
-    losses = [run.lost(model) for model in run.candidates]
-    known = [lost for lost in losses if lost is not None]
-    if known and not is_within(min(known), run.limit):
-        return "over the limit"
-    if run.facts.get("unsettled"):
-        return "not settled"
-    return "full chosen" if run.facts.get("chosen") == run.full["setting"] else "not named"
+        return "The full model has not been evaluated in this run, so pruned models cannot be compared with it."
+    known = losses_on_dev(run)
+    nearest = min(known, key=known.__getitem__, default="")
+    if nearest and not is_within(known[nearest], run.limit):
+        loss = run.quality_on("dev").loss
+        return (
+            f"No smaller model loses at most {run.limit:g} {loss} on dev (max_drop); {nearest} comes nearest with "
+            f"{known[nearest]:.2f}. Allow more, keep more heads, or try smaller penalties."
+        )
+    if unsettled := run.facts.get("unsettled"):
+        return (
+            f"No model was chosen: the gates of {', '.join(unsettled)} had not settled when they were decided, so other "
+            "heads might have stayed. Train longer (pruning.epochs), or raise pruning.gate_learning_rate."
+        )
+    if run.facts.get("chosen") == run.full["setting"]:
+        return "The full model was chosen: nothing is saved."
+    return "run.json names no chosen model."
+
+
+def losses_on_dev(run: FinishedRun) -> dict[str, float]:
+    """What the models that could be chosen lose on dev, by their settings, as far as it was measured."""
+    losses = {model["setting"]: run.lost(model) for model in run.candidates}
+    return {setting: lost for setting, lost in losses.items() if lost is not None}
 
 
 def _values_of_both(
@@ -383,7 +390,9 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
     quality = run.quality
     facts = list[Fact]()
-    tuned = models.model_rows(run.models[run.models.index == models.against(chosen, FINE_TUNED)])
+    tuned = models.model_rows(
+        run.model_table[run.model_table.index == models.against(chosen, FINE_TUNED)]
+    )
     others = [(one, FINE_TUNED, "to equal further training without pruning") for one in tuned]
     for other, reference, label in [*others, (full, UNPRUNED, "to the untouched full model")]:
         if both := _values_of_both(other, chosen, quality.name, run.split):
@@ -430,8 +439,7 @@ def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
 def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality_on("dev")
-    losses = {model["setting"]: run.lost(model) for model in run.candidates}
-    known = {setting: lost for setting, lost in losses.items() if lost is not None}
+    known = losses_on_dev(run)
     heads = {model["setting"]: run.heads_left(model) for model in run.candidates}
     left = run.heads_left(chosen)
     smallest = choose_smallest(known, heads, run.limit)
@@ -456,15 +464,16 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     return facts
 
 
+def text_doubts(run: FinishedRun) -> list[str]:
+    """Texts that are too short to say much. A study says so before it begins."""
+    known = run.facts["sentences"]
+    lines = [too_short(text, number, run.quality.over) for text, number in known.items()]
+    return [line for line in lines if line]
+
+
 def doubts(run: FinishedRun) -> list[str]:
-    """What speaks against the headline: little text, a model that does not translate, gates that had not settled."""
+    """What speaks against the headline: a model that does not translate, gates that had not settled."""
     found = []
-    for text, number in (run.facts.get("sentences") or {}).items():
-        if number < ENOUGH_SENTENCES:
-            those = count(number, run.quality.over.removesuffix("s"))
-            found.append(
-                f"The {text} text has {those}: too few to tell. Give at least {ENOUGH_SENTENCES}."
-            )
     if does_not_translate(run):
         full = run.quality_of(run.full).value
         found.append(
@@ -478,7 +487,7 @@ def doubts(run: FinishedRun) -> list[str]:
 
 def model_doubts(run: FinishedRun, model: ModelRow) -> list[str]:
     """What speaks against a pruned model, or the control that it is compared with."""
-    known = run.facts.get("doubts") or {}
+    known = run.facts["doubts"]
     settings = (model["setting"], models.against(model, FINE_TUNED))
     own = [doubt for setting in settings for doubt in known.get(setting, [])]
     if not own and measured(model, "settled").value == 0:
@@ -506,12 +515,12 @@ SAID_ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other
 def provenance(run: FinishedRun) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
     facts = {name: fact for name, fact in run.facts.items() if name not in SAID_ELSEWHERE}
-    seconds = _summed(facts.pop("seconds", None) or {})
+    seconds = _summed(facts.pop("seconds"))
     groups = [
-        ("Signature", _written_settings(facts.pop("signature", None))),
-        ("Versions", _written_settings(facts.pop("versions", None))),
-        ("Time taken", [(name, duration(taken)) for name, taken in seconds.items()]),
-        ("Evaluation and run", _written_settings(facts)),
+        ("Signature", [*flat_settings(facts.pop("signature")).items()]),
+        ("Versions", [*flat_settings(facts.pop("versions")).items()]),
+        ("Time taken", [(name, about(taken)) for name, taken in seconds.items()]),
+        ("Evaluation and run", [*flat_settings(facts).items()]),
     ]
     return {"facts": [(title, pairs) for title, pairs in groups if pairs], "plan": run.plan}
 
@@ -527,16 +536,3 @@ def _summed(seconds: Mapping[str, float]) -> Mapping[str, float]:
         f"{step} ({len(part)})" if len(part) > 1 else step: sum(part)
         for step, part in steps.items()
     }
-
-
-def _written_settings(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Nested settings as names with dots."""
-    if value is None:
-        return []
-    if not isinstance(value, Mapping):
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return [(name, text)]
-    pairs: list[tuple[str, str]] = []
-    for key, below in value.items():
-        pairs += _written_settings(below, f"{name}.{key}" if name else str(key))
-    return pairs

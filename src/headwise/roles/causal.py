@@ -19,9 +19,10 @@ from torch import Tensor
 
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, head_of
+from headwise.heads import Head, head_of
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import direct_attributions
+from headwise.layout import HeadMask
 from headwise.roles.behaviour import BEHAVIOURS
 from headwise.roles.halves import in_half
 from headwise.roles.label import FALSE_ROLES, KEY, keys_of

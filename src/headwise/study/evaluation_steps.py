@@ -16,14 +16,14 @@ from headwise.decoding.bleu import translation_answers
 from headwise.decoding.translator import speeds, translate
 from headwise.evaluation.measure import measure
 from headwise.folders import below, write_text
-from headwise.heads import HeadMask
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.model_files import WEIGHTS
 from headwise.pruning.measured import choose_smallest
 from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number, QualityMeasure
 from headwise.study.model_steps import OneModelStep, full_model, model_of, model_step, prune_step
-from headwise.study.records import STAGING, Result
-from headwise.study.run import Run
+from headwise.study.records import STAGING, StepResult
+from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
 from headwise.study.watches import LENGTH, doubts_of, length_ratio
@@ -43,12 +43,8 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
     def after_prefixes(self) -> tuple[str, ...]:
         return ("choose",) if self.split == "test" else ()
 
-    @property
-    def after_everything_else(self) -> bool:
-        return self.split == "test" or super().after_everything_else
-
     @abstractmethod
-    def read(self, run: Run, variant: Variant) -> Answers:
+    def read(self, run: RunContext, variant: Variant) -> Answers:
         """The answers of one model, from the files."""
 
 
@@ -58,14 +54,14 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
 
     variant: Variant
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"text": run.text(self.split).fingerprint, "search": run.plan.search.model_dump()}
 
-    def outputs(self, run: Run) -> list[str]:
+    def outputs(self, run: RunContext) -> list[str]:
         names = (self.variant.name, "source", "reference")
         return [translation_file(self.split, name) for name in names]
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = model_of(run, self.variant)
         text = run.pairs(self.split)
         search = run.plan.search
@@ -78,7 +74,7 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
             write_text(below(work / STAGING, translation_file(self.split, name)), content)
         return cost
 
-    def read(self, run: Run, variant: Variant) -> Answers:
+    def read(self, run: RunContext, variant: Variant) -> Answers:
         quality = run.quality_on(self.split)
         qualities = (BLEU, CHRF) if quality == BLEU else (quality,)
         return read_translations(run.folder, self.split, variant.name, qualities)
@@ -114,21 +110,21 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
         first = self.variants[0] if self.variants else FULL
         return first.name if first.ranking is None or first.between_steps else first.ranking.name
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         steps = [model_step(variant) for variant in (FULL, *self.variants)]
         whole = self.whole(run)
         return steps if whole is None else [*steps, whole]
 
-    def whole(self, run: Run) -> MeasureLosses | None:
+    def whole(self, run: RunContext) -> MeasureLosses | None:
         """The step that measures the full model, where its numbers are taken from there: transcripts take long."""
         if run.quality != WORD_ERROR_RATE or not self.variants:
             return None
         return MeasureLosses(self.split, ())
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"text": run.text(self.split).fingerprint}
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         masks = [run.mask(variant) for variant in self.variants]
 
         def cut(mask: HeadMask) -> Model:
@@ -140,13 +136,13 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
         step = self.whole(run)
         whole = None
         if step is not None:
-            run.get_or_make(step)
+            step.get_or_make(run)
             whole = read_answers(below(run.folder, f"{step.name}.npz"))
         answers = measure(text, masks, cut if own else None, whole)
         answers.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
-    def read(self, run: Run, variant: Variant) -> Answers:
+    def read(self, run: RunContext, variant: Variant) -> Answers:
         answers = read_answers(below(run.folder, f"{self.name}.npz"))
         return answers.of((FULL, *self.variants).index(variant))
 
@@ -161,17 +157,13 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
     answer: Answer
     others: tuple[tuple[Variant, Answer], ...] = ()
 
-    @property
-    def after_everything_else(self) -> bool:
-        return self.split == "test" or super().after_everything_else
-
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         return [self.answer, *(answer for _, answer in self.others)]
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.seed_and()
 
-    def change(self, run: Run, own: Answers, other: Answers) -> tuple[float | None, ...]:
+    def change(self, run: RunContext, own: Answers, other: Answers) -> tuple[float | None, ...]:
         """The paired change from another model to this one."""
         return astuple(own.beside(other).change(0, 1, run.plan.seed))
 
@@ -188,7 +180,7 @@ class Evaluate(
 
     VERSION = 5  # doubts, and the length of translations
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         own = self.answer.read(run, self.variant)
         numbers = {}
         signatures = {}
@@ -210,7 +202,7 @@ class Evaluate(
         }
 
 
-def gain(run: Run, result: Result) -> float:
+def gain(run: RunContext, result: StepResult) -> float:
     """What a model gains on the full one, by the result of its `Evaluate`: below 0 where it is worse."""
     change: float = result["against"][FULL.name][0]
     return run.quality.better * change
@@ -226,7 +218,7 @@ class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.nam
 
     VERSION = 2  # units
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         own = self.answer.read(run, self.variant)
         against = {}
         worth = {}
@@ -247,10 +239,10 @@ class MeasureSavings(OneModelStep, stage="evaluate", name_format="measure/{0.var
 
     variant: Variant
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.fingerprints_of("dev")
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = model_of(run, self.variant)
         facts: dict[str, Any] = {}
         if run.generates:
@@ -276,16 +268,16 @@ class MeasureSpeed(Step, stage="evaluate", name_format="speed", exclusive=True):
     after_everything_else = True
     after_prefixes = ("choose", "save")
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         return [model_step(variant) for variant in self.variants]
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         plan = run.plan
         speed = plan.speed.model_dump()
         search = plan.search.model_dump()
         return {"speed": speed, "search": search, **run.fingerprints_of("dev")}
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         search = run.plan.search
         speed = run.plan.speed
         sentences = list(run.pairs("dev").sources)[: speed.sentences]
@@ -311,16 +303,16 @@ class Choose(Step, stage="evaluate", name_format="choose", may_add_steps=True):
     after_everything_else = True
     after_prefixes = ("evaluate/dev/",)
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         return [*self.candidates]
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.plan.choice.model_dump()
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         return self.choice(run)
 
-    def choice(self, run: Run) -> Result:
+    def choice(self, run: RunContext) -> StepResult:
         """The choice among the candidates that are evaluated by now."""
         limit = run.plan.choice.limit
         lost: dict[str, float] = {}
@@ -328,10 +320,10 @@ class Choose(Step, stage="evaluate", name_format="choose", may_add_steps=True):
         unsettled: list[str] = []
         for step in self.candidates:
             variant = step.variant
-            result = run.result(step)
+            result = step.result(run)
             if not result:
                 continue
-            facts = run.result(model_step(variant)) or {}
+            facts = model_step(variant).result(run) or {}
             asked_for = limit is None and variant.keep is not None
             if facts.get("undecided", 0.0) >= UNDECIDED_SHARE and not asked_for:
                 unsettled.append(variant.name)
@@ -350,6 +342,6 @@ class SaveChosen(
 
     variant: Variant
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model_of(run, self.variant).save(below(work / STAGING / "pruned", self.variant.name))
         return {}

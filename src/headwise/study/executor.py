@@ -22,7 +22,7 @@ from headwise.study.step import Build
 
 # Lists the builds of a study; called again after every build that failed or may reveal more of them.
 ListBuilds = Callable[[], Sequence[Build]]
-Work = Callable[[Build], None]  # does a build
+DoBuild = Callable[[Build], None]  # does a build
 
 
 @dataclass
@@ -79,7 +79,7 @@ class LocalExecutor:
 
     slots = 1
 
-    def __init__(self, work: Work, progress: Progress) -> None:
+    def __init__(self, work: DoBuild, progress: Progress) -> None:
         self.work = work
         self.progress = progress
         self.started: tuple[Build, float, float] | None = None

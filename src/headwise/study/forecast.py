@@ -34,7 +34,7 @@ from headwise.study.head_steps import (
     ScoreUntrained,
 )
 from headwise.study.model_steps import MakeControl, Prune, PruneGreedily, RankHeads, Train
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.step import Build
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import SPECIAL_TOKENS
@@ -98,7 +98,7 @@ def forwards_of(build: Build) -> float:
     return 0.0
 
 
-def sentence_seconds(run: Run, given: Model | None) -> float:
+def sentence_seconds(run: RunContext, given: Model | None) -> float:
     """About how many seconds a forward over a sentence of the dev text takes; takes a few itself. given: the model that
     the plan names; of a shape one with random weights is timed, on random pieces."""
     text = run.text("dev")

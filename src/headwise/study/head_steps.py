@@ -15,7 +15,7 @@ from headwise.data.text import ParallelText
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder, below, write_text
-from headwise.heads import HeadMask, Site, save_table
+from headwise.heads import Site, save_table
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
@@ -29,6 +29,7 @@ from headwise.importance.passes import (
 from headwise.importance.processes import failing_together
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.untrained import score_untrained
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.roles.behaviour import WORDS
 from headwise.roles.lost_words import FEWEST, LostWords, lost_words
@@ -43,8 +44,8 @@ from headwise.roles.role_tests import (
     share_of_words,
 )
 from headwise.study.model_steps import OneModelStep, full_model, model_of
-from headwise.study.records import STAGING, Result
-from headwise.study.run import Run
+from headwise.study.records import STAGING, StepResult
+from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant
 
@@ -64,12 +65,12 @@ class ScorePass(
     measures: tuple[str, ...]
     VERSION = 4  # the mean at a position is that of other sentences; hidden tokens by content
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         inputs = {"measures": self.measures, **run.seed_and("dev")}
         versions = {name: facts(name).version for name in self.measures if facts(name).version > 1}
         return {**inputs, "versions": versions} if versions else inputs
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model, folder = full_model(run), below(work / STAGING, self.name)
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
@@ -89,7 +90,7 @@ class ScorePass(
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
 
 
-def score_passes(run: Run) -> list[ScorePass]:
+def score_passes(run: RunContext) -> list[ScorePass]:
     """A step for every pass over the dev text that the measures need."""
     steps = []
     for label, names in passes(run.scoring.measures).items():
@@ -97,13 +98,13 @@ def score_passes(run: Run) -> list[ScorePass]:
     return steps
 
 
-def read_scores(run: Run) -> Measurement:
+def read_scores(run: RunContext) -> Measurement:
     """All passes from their files."""
     scores = Measurement()
     heads = run.heads
     assert heads is not None
     for step in score_passes(run):
-        result = run.get_or_make(step)
+        result = step.get_or_make(run)
         scores.sums |= read_sums(below(run.folder, step.name), result["measures"], heads)
         scores.rows += result["rows"]
         scores.balances |= result["balances"]
@@ -129,7 +130,7 @@ class ScoreUntrained(
 
     VERSION = 3  # hidden tokens by content
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         scoring = run.scoring
         return {
             "measures": scoring.measures,
@@ -137,7 +138,7 @@ class ScoreUntrained(
             **run.seed_and("dev"),
         }
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         scoring = run.scoring
         model = full_model(run)
         offloaded = is_offloaded(model.hf)
@@ -166,11 +167,11 @@ class Score(
 
     VERSION = 2  # units of intervals
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         controls = [ScoreUntrained()] if run.scoring.untrained else []
         return [*score_passes(run), *controls]
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = full_model(run)
         scoring = run.scoring
         controls = pd.read_csv(run.folder / "untrained.csv") if scoring.untrained else None
@@ -196,10 +197,10 @@ class MeasureInteractions(
 
     VERSION = 4  # accelerated percentiles
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"pairs": run.scoring.interactions, **run.seed_and("dev")}
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         pairs = run.scoring.interactions
         model = full_model(run)
         text = run.text("dev")
@@ -233,13 +234,13 @@ class Judge(
 
     VERSION = 3  # accelerated percentiles
 
-    def dependencies(self, run: Run) -> list[ScorePass]:
+    def dependencies(self, run: RunContext) -> list[ScorePass]:
         return score_passes(run)
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"random_orders": run.scoring.random_orders}
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         model = full_model(run)
         text = model.task.batches(run.text("dev"), run.progress)
         collected = read_scores(run).sums
@@ -259,10 +260,10 @@ class FindRoles(
 
     VERSION = 5  # copy suppression, weight on words, exact shares
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return {**role_inputs(run), "untrained": run.scoring.untrained}
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         assert run.role_texts is not None
         text, confirm = run.role_texts
         model = full_model(run)
@@ -299,10 +300,10 @@ class FindWords(
 ):
     """words.csv: the words that the model no longer says without a head."""
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.seed_and("dev")
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         text = run.text("dev")
         model = full_model(run)
         if len(text) < FEWEST:
@@ -336,7 +337,7 @@ def heads_in_untrained(controls: pd.DataFrame) -> dict[str, int]:
     return heads
 
 
-def role_inputs(run: Run) -> dict[str, Any]:
+def role_inputs(run: RunContext) -> dict[str, Any]:
     """What roles are made from, beside the model."""
     assert run.role_texts is not None
     text, confirm = run.role_texts
@@ -351,12 +352,12 @@ def role_inputs(run: Run) -> dict[str, Any]:
     return {**inputs, "declared": declared} if declared else inputs
 
 
-def tested_pairs(run: Run) -> ParallelText | None:
+def tested_pairs(run: RunContext) -> ParallelText | None:
     """The dev pairs that cross attention is tested on: as many as the plan says."""
     return run.pairs("dev").head(run.plan.roles.pairs) if run.plan.roles.pairs else None
 
 
-def tested_again(run: Run, model: Model, mask: HeadMask) -> Roles:
+def tested_again(run: RunContext, model: Model, mask: HeadMask) -> Roles:
     """The roles of a pruned model, without examples and controls, heads under the numbers of the full model."""
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
@@ -386,14 +387,14 @@ class Rescore(
     variant: Variant
     VERSION = 5  # the mean at a position is that of other sentences; hidden tokens by content
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return {
             "measures": run.scoring.pruned,
             **run.seed_and("dev"),
             "roles": role_inputs(run) if run.treebanks else None,
         }
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         measures = run.scoring.pruned
         seed = run.plan.seed
         model = model_of(run, self.variant)

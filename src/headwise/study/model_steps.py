@@ -12,7 +12,8 @@ from typing import Any
 from headwise.errors import HeadwiseError
 from headwise.fingerprint import fingerprint
 from headwise.folders import below, digest, sha256, write_text
-from headwise.heads import Head, HeadMask
+from headwise.heads import Head
+from headwise.layout import HeadMask
 from headwise.model import Model
 from headwise.model_files import folder_of, loaded_files
 from headwise.options import Architecture
@@ -21,8 +22,8 @@ from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order, removal_score
 from headwise.pruning.prune import means_on, prune_by_training
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
-from headwise.study.records import STAGING, Result
-from headwise.study.run import Run
+from headwise.study.records import STAGING, StepResult
+from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
 from headwise.training.tokenizer import learn_subwords
@@ -46,10 +47,10 @@ class Train(
 
     VERSION = 3  # a given model is known by the SHA-256 of its files
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         return []
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         plan = run.plan
         if run.memory:
             given = run.memory.model
@@ -58,13 +59,13 @@ class Train(
             return {"given": plan.model, "files": files_of(plan.model)}
         return {**shape_and_recipe(run, plan.model), **run.seed_and("train", "dev")}
 
-    def outputs(self, run: Run) -> list[str]:
+    def outputs(self, run: RunContext) -> list[str]:
         return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
 
-    def model_outputs(self, run: Run) -> list[str]:
+    def model_outputs(self, run: RunContext) -> list[str]:
         return ["model"]
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         shape = run.plan.model
         texts = run.fingerprints_of("train", "dev")
         if isinstance(shape, Architecture):
@@ -87,13 +88,13 @@ class Train(
 FULL_MODEL = Train()
 
 
-def full_model(run: Run) -> Model:
+def full_model(run: RunContext) -> Model:
     """The full model, made first where it is not there."""
-    run.get_or_make(FULL_MODEL, with_weights=True)
+    FULL_MODEL.get_or_make(run, with_weights=True)
     return run.full
 
 
-def shape_and_recipe(run: Run, shape: Architecture) -> dict[str, Any]:
+def shape_and_recipe(run: RunContext, shape: Architecture) -> dict[str, Any]:
     """What a model that is trained from random weights is made from, beside seed and texts."""
     return {"shape": shape.model_dump(), "recipe": run.training.model_dump()}
 
@@ -104,7 +105,7 @@ def files_of(given: str) -> dict[str, str]:
     return {name: sha256(below(folder, name)) for name in loaded_files(folder)}
 
 
-def training(run: Run, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
+def training(run: RunContext, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
     recipe = run.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
@@ -116,7 +117,7 @@ def training(run: Run, model: Model, work: Path, limit: int | None = None) -> Tr
     return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress, say)
 
 
-def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
+def train_full_model(run: RunContext, shape: Architecture, work: Path) -> StepResult:
     """Learn subwords, train, average the last checkpoints if that lowers the dev loss, save."""
     text = run.pairs("train")
     tokenizer = learn_subwords((side for pair in text for side in pair), shape.vocabulary)
@@ -143,7 +144,7 @@ def train_full_model(run: Run, shape: Architecture, work: Path) -> Result:
 class OneModelStep(Step):
     """A step that works with one finished model: its variant, or the full model where it has none."""
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         return [model_step(self.variant_or_none or FULL)]
 
 
@@ -162,12 +163,12 @@ class RankHeads(
     ranking: Ranking
     VERSION = 5  # an order, not the masks of its steps
 
-    def sweep(self, run: Run) -> GreedySweep:
+    def sweep(self, run: RunContext) -> GreedySweep:
         sweep = run.plan.pruning[self.sweep_index]
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
         return {
             "score": self.ranking.score,
@@ -176,7 +177,7 @@ class RankHeads(
             **run.seed_and("train"),
         }
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         sweep = self.sweep(run)
         order = removal_order(score_of_ranking(run, self.ranking, sweep.rescore), sweep)
         if run.main:
@@ -186,13 +187,13 @@ class RankHeads(
         return {}
 
 
-def read_order(run: Run, ranking: Ranking) -> list[Together]:
+def read_order(run: RunContext, ranking: Ranking) -> list[Together]:
     """The units of heads that an order of the run takes away, as `RankHeads` wrote them."""
     text = below(run.folder / "rankings", f"{ranking.name}.json").read_text(encoding="utf-8")
     return [tuple(map(Head.parse, together)) for together in json.loads(text)]
 
 
-def score_of_ranking(run: Run, ranking: Ranking, rescore: bool) -> RemovalScore:
+def score_of_ranking(run: RunContext, ranking: Ranking, rescore: bool) -> RemovalScore:
     """How important the full model's heads are on the training text, by the score of a ranking."""
     text = run.text("train")
     return removal_score(
@@ -229,20 +230,20 @@ class Prune(
     def folder(self) -> str:
         return f"pruned/{self.variant.name}"
 
-    def saves_weights(self, run: Run) -> bool:
+    def saves_weights(self, run: RunContext) -> bool:
         """Whether its weights are more than the full model's without some heads, so that they are saved."""
         return True
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         return [FULL_MODEL]
 
-    def outputs(self, run: Run) -> list[str]:
+    def outputs(self, run: RunContext) -> list[str]:
         return [self.layout, *self.model_outputs(run)]
 
-    def model_outputs(self, run: Run) -> list[str]:
+    def model_outputs(self, run: RunContext) -> list[str]:
         return [self.folder] if self.saves_weights(run) else []
 
-    def tuning_inputs(self, run: Run) -> dict[str, Any]:
+    def tuning_inputs(self, run: RunContext) -> dict[str, Any]:
         """What every model that is fine-tuned from the full one is made from, beside its variant."""
         # A sweep says these for itself, in its options.
         unused = {"epochs", "learning_rate", "warmup", "schedule", "patience", "average"}
@@ -252,12 +253,12 @@ class Prune(
             **run.seed_and("train", "dev"),
         }
 
-    def save(self, run: Run, mask: HeadMask, model: Model, work: Path) -> None:
+    def save(self, run: RunContext, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
             mask.save(below(work / STAGING, self.layout))
             model.save(below(work / STAGING, self.folder))
 
-    def tuned(self, run: Run, mask: HeadMask, work: Path) -> Result:
+    def tuned(self, run: RunContext, mask: HeadMask, work: Path) -> StepResult:
         """A layout cut out of the full model and fine-tuned for as long as gates are."""
         model = full_model(run)  # a copy of it is trained
         sweep = run.sweep(self.variant)
@@ -275,7 +276,7 @@ class Prune(
 class PruneByGates(Prune):
     """Fine-tune with gates, decide, cut. Leaves gates/, too."""
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         return {
             **self.tuning_inputs(run),
             "method": self.variant.method,
@@ -283,11 +284,11 @@ class PruneByGates(Prune):
             "keep": self.variant.keep,
         }
 
-    def outputs(self, run: Run) -> list[str]:
+    def outputs(self, run: RunContext) -> list[str]:
         return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
 
-    def make(self, run: Run, work: Path) -> Result:
-        run.get_or_make(FULL_MODEL, with_weights=True)
+    def make(self, run: RunContext, work: Path) -> StepResult:
+        FULL_MODEL.get_or_make(run, with_weights=True)
         model = run.fresh()
         variant = self.variant
         sweep = run.sweep(variant)
@@ -319,20 +320,20 @@ class PruneGreedily(Prune):
 
     VERSION = 5  # as of Prune; long documents are read in windows
 
-    def sweep(self, run: Run) -> GreedySweep:
+    def sweep(self, run: RunContext) -> GreedySweep:
         sweep = run.sweep(self.variant)
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def saves_weights(self, run: Run) -> bool:
+    def saves_weights(self, run: RunContext) -> bool:
         sweep = self.sweep(run)
         return bool(sweep.train) or sweep.compensate
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         assert self.variant.ranking is not None
         return [RankHeads(self.variant.sweep_index, self.variant.ranking)]
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         sweep = self.sweep(run)
         return {
             "kept": self.variant.heads_left,
@@ -340,7 +341,7 @@ class PruneGreedily(Prune):
             "compensate": run.text("train").fingerprint if sweep.compensate else None,
         }
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         sweep = self.sweep(run)
         ranking = self.variant.ranking
         assert ranking is not None
@@ -367,11 +368,11 @@ class MakeControl(Prune):
         assert self.variant.control is not None
         return control[self.variant.control]
 
-    def dependencies(self, run: Run) -> list[Step]:
+    def dependencies(self, run: RunContext) -> list[Step]:
         controlled = self.variant.controlled_variant
         return [FULL_MODEL, prune_step(controlled)] if controlled else [FULL_MODEL]
 
-    def inputs(self, run: Run) -> dict[str, Any]:
+    def inputs(self, run: RunContext) -> dict[str, Any]:
         shape = run.plan.model
         if self.facts.random_weights:
             assert isinstance(shape, Architecture)
@@ -380,10 +381,10 @@ class MakeControl(Prune):
             made_from = self.tuning_inputs(run)
         return {"control": self.variant.control, "version": self.facts.version, **made_from}
 
-    def outputs(self, run: Run) -> list[str]:
+    def outputs(self, run: RunContext) -> list[str]:
         return super().outputs(run) if self.facts.layout else [self.folder]
 
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         full = full_model(run)
         made = self.facts.function(self.case(run, full, work))
         if isinstance(made, HeadMask) and not self.facts.random_weights:
@@ -405,7 +406,7 @@ class MakeControl(Prune):
             made.model.save(below(work / STAGING, self.folder))
         return {"notes": [], **made.facts}
 
-    def case(self, run: Run, full: Model, work: Path) -> Case:
+    def case(self, run: RunContext, full: Model, work: Path) -> Case:
         """What the function of the control is given."""
         variant = self.variant
         sweep = run.sweep(variant)
@@ -463,22 +464,22 @@ def model_step(variant: Variant) -> Step:
     return FULL_MODEL if variant == FULL else prune_step(variant)
 
 
-def model_of(run: Run, variant: Variant) -> Model:
+def model_of(run: RunContext, variant: Variant) -> Model:
     """A model of the run, made first where it is not there; one without own weights is cut from the full one."""
     if variant == FULL:
         return full_model(run)
     step = prune_step(variant)
     if not step.saves_weights(run):
-        run.get_or_make(step)
+        step.get_or_make(run)
         # Grow to whole units: the heads were removed by the unit that was asked for.
         return full_model(run).remove(run.mask(variant), grow=True)
-    run.get_or_make(step, with_weights=True)
+    step.get_or_make(run, with_weights=True)
     return run.pruned(step.folder, run.store.record(step.name)["files"])
 
 
-def lost_no_head(run: Run, variant: Variant) -> bool:
+def lost_no_head(run: RunContext, variant: Variant) -> bool:
     """Whether a model is made and lost no head: then there is nothing to compare it with, and no control of it."""
     return (
-        run.result(prune_step(variant)) is not None
+        prune_step(variant).result(run) is not None
         and len(run.mask(variant)) == run.mask(variant).heads.total
     )

@@ -23,6 +23,7 @@ from pydantic import (
 
 from headwise.data.lines import existing_file, one_sided
 from headwise.errors import HeadwiseError, did_you_mean
+from headwise.folders import as_path
 from headwise.heads import Kind
 from headwise.importance.measures import resolve_measures, usual
 from headwise.options import (
@@ -531,9 +532,9 @@ class Plan(Strict):
         return tomli_w.dumps(change_texts(values, lambda text: text.replace("$", "$$")))
 
 
-def read_plan(path: str | Path, settings: Sequence[str] = ()) -> Plan:
+def read_plan(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Plan:
     """Read a plan from TOML; `settings` are `key=value` changes on top, such as `training.epochs=3`."""
-    path = Path(path)
+    path = as_path(path)
     return make_plan(read_toml(path), settings, f"The plan {path}")
 
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from headwise.answers import too_short
+from headwise.answers import refuse_too_short
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import PromptPairs
@@ -22,7 +22,7 @@ from headwise.pruning.control_models import count_weights
 from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.step import Build
 from headwise.tasks.own_translations import OwnTranslations
 from headwise.units import refuse_counts
@@ -34,7 +34,7 @@ MB = 1e6
 
 def preflight(
     plan: Plan,
-    runs: Collection[Run],
+    runs: Collection[RunContext],
     builds: Collection[Build],
     device: str,
     load_given: Callable[[], Model],
@@ -76,7 +76,7 @@ def preflight(
     return lines
 
 
-def refuse_task(run: Run) -> None:
+def refuse_task(run: RunContext) -> None:
     """Raise HeadwiseError for what a plan asks of models whose task has no such thing."""
     if not run.generates:
         refuse_prompts(run.plan)
@@ -84,7 +84,7 @@ def refuse_task(run: Run) -> None:
         raise HeadwiseError(f"{what}, but {run.plan.model} is {run.task.noun}: {instead}.")
 
 
-def impossible(run: Run) -> Iterator[tuple[str, str]]:
+def impossible(run: RunContext) -> Iterator[tuple[str, str]]:
     """What a plan asks for that models of its task cannot do, and what to do instead."""
     plan = run.plan
     task = run.task
@@ -168,16 +168,16 @@ def missing_texts(plan: Plan) -> Iterator[str]:
             yield f"No test text{of} is named: the report has dev numbers only."
 
 
-def short_texts(run: Run) -> Iterator[str]:
+def short_texts(run: RunContext) -> Iterator[str]:
     """Dev and test texts whose intervals will say little. Raises HeadwiseError for those that would have none."""
     for split in SPLITS:
         if split == "dev" or run.plan.data.has_test:
-            line = too_short(split, run.count(split), run.quality.over)
+            line = refuse_too_short(split, run.count(split), run.quality.over)
             if line:
                 yield line
 
 
-def own_targets(run: Run) -> Iterator[str]:
+def own_targets(run: RunContext) -> Iterator[str]:
     """Which texts have targets that the given model writes itself."""
     data = run.plan.data
     named = {"train": data.train, "dev": data.dev, "test": data.test}
@@ -186,7 +186,7 @@ def own_targets(run: Run) -> Iterator[str]:
         yield f"{', '.join(splits)} text: {OwnTranslations.made}, greedy; quality there is agreement with them, not BLEU."
 
 
-def training_positions(run: Run, given: Model | None) -> float:
+def training_positions(run: RunContext, given: Model | None) -> float:
     """About how many positions of batches the training text fills."""
     text = run.text("train")
     shape = run.plan.model

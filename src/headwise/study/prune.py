@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from headwise.answers import too_short
+from headwise.answers import refuse_too_short
 from headwise.data.embedded import Split
 from headwise.data.text import Text
 from headwise.errors import HeadwiseError, shown_value
@@ -34,7 +35,7 @@ from headwise.pruning.prune import smaller_model
 from headwise.pruning.removal_scores import removal_scores
 from headwise.study.plan import Plan
 from headwise.study.records import Store
-from headwise.study.run import InMemory
+from headwise.study.run_context import InMemory
 from headwise.study.study import run_study
 from headwise.tasks import AnyText, Given, held_out
 from headwise.units import refuse_counts
@@ -55,7 +56,7 @@ def prune(
     training: Training | None = None,
     controls: bool | Sequence[str] = False,
     seed: int = 1,
-    work: str | Path | None = None,
+    work: str | PathLike[str] | None = None,
     progress: Report | None = None,
 ) -> Model:
     """A smaller model; the given one stays as it is.
@@ -78,7 +79,7 @@ def prune(
 
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
     and its controls (trained as long without pruning, and as many random heads; of heads removed without training, other
-    orders) are compared on dev and, once, on `test`, with intervals; hw.Run(work) opens it. The model is the same as
+    orders) are compared on dev and, once, on `test`, with intervals; hw.RunContext(work) opens it. The model is the same as
     without controls. The study shows its own progress, unless `progress` is given: then that only gets the end.
 
     Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation
@@ -86,6 +87,7 @@ def prune(
     or missed the target. Raises HeadwiseError for options, texts and models that do not fit together.
     """
     check_seed(seed)
+    folder = None if work is None else as_path(work)
     model = as_model(model)
     if not isinstance(options, Gates | TopK | Greedy):
         raise HeadwiseError(
@@ -93,8 +95,8 @@ def prune(
             "hw.Greedy(keep=0.5)."
         )
     refuse_goals(options)
-    refuse_idle_training(options, training, None if controls else work)
-    if controls and work is None:
+    refuse_idle_training(options, training, None if controls else folder)
+    if controls and folder is None:
         raise HeadwiseError(
             "prune: controls need a folder for what they are compared by: give work, such as work='runs/prune'."
         )
@@ -115,14 +117,14 @@ def prune(
         train, dev = held_out(train)
     texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}
     if controls:
-        assert work is not None
+        assert folder is not None
         if test is not None:
             texts["test"] = model.task.completed(test)
         names = CONTROLS if controls is True else controls
         plan = plan_of(model, texts, options, training, names, seed)
-        return prune_with_controls(plan, InMemory(model, texts), as_path(work), progress)
+        return prune_with_controls(plan, InMemory(model, texts), folder, progress)
     if isinstance(options, Greedy) and options.max_drop is not None:
-        line = too_short("dev", len(texts["dev"]), model.task.quality.over)
+        line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over)
         if line:
             warnings.warn(line, stacklevel=2)
     how = training or Training()
@@ -130,7 +132,9 @@ def prune(
     if "label_smoothing" not in how.model_fields_set:
         how = how.model_copy(update={"label_smoothing": 0.0})
     with shown("prune", progress) as report:
-        return smaller_model(model, texts["train"], texts["dev"], options, how, seed, work, report)
+        return smaller_model(
+            model, texts["train"], texts["dev"], options, how, seed, folder, report
+        )
 
 
 def plan_of(
@@ -214,7 +218,7 @@ def refuse_goals(options: Gates | TopK | Greedy) -> None:
 
 
 def refuse_idle_training(
-    options: Gates | TopK | Greedy, training: Training | None, work: str | Path | None
+    options: Gates | TopK | Greedy, training: Training | None, work: Path | None
 ) -> None:
     """Raise HeadwiseError for options of training where nothing trains, and where the length of the training is given
     twice."""

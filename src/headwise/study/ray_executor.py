@@ -33,11 +33,11 @@ from rich.progress import TaskID
 from headwise.errors import HeadwiseError
 from headwise.folders import below
 from headwise.progress import Bars, Progress, about
-from headwise.study.executor import BuildResult, Work
+from headwise.study.executor import BuildResult, DoBuild
 from headwise.study.records import file_label
 from headwise.study.step import Build
 
-MakeWork = Callable[[Progress], Work]  # can be pickled: how a worker's process does builds
+MakeWork = Callable[[Progress], DoBuild]  # can be pickled: how a worker's process does builds
 OLDEST = (2, 52)  # the first Ray whose clusters know tokens
 RETRIES = 3  # how often Ray tries a build again whose process was killed
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from filelock import FileLock
 
@@ -32,16 +32,38 @@ from headwise.folders import (
 from headwise.model_files import README
 from headwise.progress import Progress
 
-if TYPE_CHECKING:
-    from headwise.study.step import Build
-
-Result = dict[str, Any]
+StepResult = dict[str, Any]
 Record = Mapping[str, Any]
 OF_TABLES = ".steps/tables.json"  # the record of tables that come from the results of several steps
 REPLACED = ".replaced"  # the folder of a run where results of an earlier model are kept
 STAGING = "staging"  # the folder inside a work folder where outputs wait, under their own names, until all are complete
 # What a reader of results does not need: it may stay behind, or be of another version.
 NOT_READ = ("model/", "pruned/", "scores/", "losses/", "rankings/", "corpus/")
+
+
+class Making(Protocol):
+    """A step in its run, as the store makes it (`step.Build`)."""
+
+    @property
+    def step(self) -> Any: ...
+
+    @property
+    def run(self) -> Any: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def dependency_names(self) -> Mapping[str, str]: ...
+
+    @property
+    def outputs(self) -> Sequence[str]: ...
+
+    @property
+    def reproducible_outputs(self) -> Sequence[str]: ...
+
+    @property
+    def make(self) -> Callable[[Path], StepResult]: ...
 
 
 class Store:
@@ -106,7 +128,7 @@ class Store:
         folder = self.of(name)
         folder.remove(file for file in folder.files if file.startswith(output))
 
-    def get_or_make(self, build: Build, required: Sequence[str]) -> Result:
+    def get_or_make(self, build: Making, required: Sequence[str]) -> StepResult:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
         name = build.step.name
         label = file_label(name)
@@ -136,7 +158,7 @@ class Store:
         broadcast_object_list(answers)
         return answers[0]
 
-    def make(self, build: Build, work: Path, required: Sequence[str]) -> Record:
+    def make(self, build: Making, work: Path, required: Sequence[str]) -> Record:
         """Make a step and publish its outputs. Returns the new record."""
         from headwise.environment import environment_info  # loads torch
 
@@ -181,7 +203,7 @@ class Store:
             self.of(name).publish(contents, **record)
         return record
 
-    def refuse_unrecorded(self, build: Build) -> None:
+    def refuse_unrecorded(self, build: Making) -> None:
         """Raise HeadwiseError where a file is at the place of an output, and no record of this run is about it: it is the
         user's. A damaged record also says that the step was here."""
         if self.of(build.step.name).record.exists():
@@ -190,7 +212,7 @@ class Store:
         there = files_in(self.folder, build.outputs)
         Folder(self.folder).refuse_to_replace(there, recorded)
 
-    def say_why(self, build: Build, before: Record, required: Sequence[str]) -> None:
+    def say_why(self, build: Making, before: Record, required: Sequence[str]) -> None:
         """Say why a step that was finished once is made again."""
         name = build.step.name
         if before.get("key") == build.key:
@@ -203,7 +225,7 @@ class Store:
         elif not before and self.of(name).record.exists() and not self.of(name).read():
             self.progress.say(f"  {name} is made again: its record is damaged.")
 
-    def contents(self, build: Build, before: Record) -> set[str]:
+    def contents(self, build: Making, before: Record) -> set[str]:
         """Hashes of what the reproducible outputs of a step were before, as its record and the records of what was
         derived from it say."""
         contents = {record["dependencies"].get(build.key) for record in self.records().values()}
@@ -211,7 +233,7 @@ class Store:
             contents.add(before.get("content"))
         return contents - {None}
 
-    def refuse_difference(self, build: Build) -> None:
+    def refuse_difference(self, build: Making) -> None:
         """A model made again from the same inputs must be the same, or its measurements would be of another one.
 
         Raises HeadwiseError on a device that is exact; on another one, all that was derived from it is made again.
@@ -237,7 +259,7 @@ class Store:
         with FileLock(below(self.folder / ".steps", f"{label}.lock")):
             yield
 
-    def set_aside(self, key: str, build: Build) -> None:
+    def set_aside(self, key: str, build: Making) -> None:
         """Move a step and all that was derived from it to `.replaced/NAME-KEY/`, with their records and a copy of the
         tables: no table mixes results of both, and nothing is lost. A step that nothing was derived from stays.
 

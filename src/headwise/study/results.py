@@ -25,7 +25,13 @@ from headwise.environment import combined, environment_info
 from headwise.errors import HeadwiseError
 from headwise.folders import Folder, below
 from headwise.heads import Kind
-from headwise.pruning.measured import MEASURED, SPLITS, Measurements, read_measurements
+from headwise.pruning.measured import (
+    MEASURED,
+    MODEL_COLUMNS,
+    SPLITS,
+    Measurements,
+    read_measurements,
+)
 from headwise.pruning.target_count import settle_share
 from headwise.qualities import AGREEMENT, BLEU, Number, QualityMeasure
 from headwise.statistics import FEWEST_UNITS, over_seeds
@@ -38,8 +44,8 @@ from headwise.study.evaluation_steps import (
 )
 from headwise.study.model_steps import lost_no_head, model_step
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
-from headwise.study.records import OF_TABLES, Result
-from headwise.study.run import Run
+from headwise.study.records import OF_TABLES, StepResult
+from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
 from headwise.study.variants import (
     FULL,
@@ -50,7 +56,6 @@ from headwise.study.variants import (
 )
 from headwise.units import usual_unit
 
-PRUNING_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 SEED_COLUMNS = (
     "data",
     "method",
@@ -79,21 +84,21 @@ TRAINING_FACTS = {
 class Tables:
     """The tables of one run, by its schedule."""
 
-    def __init__(self, run: Run, schedule: Schedule) -> None:
+    def __init__(self, run: RunContext, schedule: Schedule) -> None:
         self.run = run
         self.schedule = schedule
         self.plan = run.plan
         self.variants = schedule.find_variants()
         self.steps = {step.name: step for step in schedule.steps()}
 
-    def result(self, name: str) -> Result:
+    def result(self, name: str) -> StepResult:
         """The result of a step by its name; empty where it is not done."""
         step = self.steps.get(name)
-        return (self.run.result(step) or {}) if step else {}
+        return (step.result(self.run) or {}) if step else {}
 
-    def build_result(self, variant: Variant) -> Result:
+    def build_result(self, variant: Variant) -> StepResult:
         """What the step that made a model recorded; empty where it is not done."""
-        return self.run.result(model_step(variant)) or {}
+        return model_step(variant).result(self.run) or {}
 
     def write(self) -> None:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
@@ -130,7 +135,7 @@ class Tables:
             }
             for row in self.measured(variant).rows():
                 rows.append(setting | dict(zip(MEASURED, row, strict=True)))
-        return pd.DataFrame(rows, columns=list(PRUNING_COLUMNS))
+        return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
 
     def measured(self, variant: Variant) -> Measurements:
         """Everything that was measured of one variant."""
@@ -139,7 +144,7 @@ class Tables:
         for split in ("dev", "test"):
             numbers.update(self.measured_on(split, variant))
 
-        savings = run.result(MeasureSavings(variant)) or {}
+        savings = MeasureSavings(variant).result(run) or {}
         for fact, value in savings.items():
             split, measure = ("dev", "loss") if fact == "dev_loss" else ("", fact)
             numbers[split, measure, ""] = Number(value)
@@ -206,7 +211,7 @@ class Tables:
             "threads": info["threads"],
             "seconds": {name: record["seconds"] for name, record in records.items()},
             "devices": sorted({r["device"] for r in records.values() if "device" in r}),
-            **(self.run.result(choose) or choose.choice(self.run)),
+            **(choose.result(self.run) or choose.choice(self.run)),
             "notes": {},
             "doubts": {},
             "settings": {},
@@ -217,7 +222,7 @@ class Tables:
             if number := self.result(f"evaluate/{split}/{FULL.name}").get("sentences"):
                 facts["sentences"][split] = number
         for variant in self.variants:
-            build = self.run.result(model_step(variant))
+            build = model_step(variant).result(self.run)
             if build is None:
                 continue
             if "notes" in build:
@@ -340,7 +345,7 @@ def write_grid(plan: Plan, out: Path) -> None:
         tables = []
         for data, _, path in measured:
             tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
-        table = pd.concat(tables, ignore_index=True)[["data", *PRUNING_COLUMNS]]
+        table = pd.concat(tables, ignore_index=True)[["data", *MODEL_COLUMNS]]
         contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
         contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
     Folder(out, record=OF_TABLES).publish(contents)

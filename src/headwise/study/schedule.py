@@ -44,7 +44,7 @@ from headwise.study.model_steps import (
     read_order,
 )
 from headwise.study.plan import GateSweep, GreedySweep
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import (
     FULL,
@@ -65,7 +65,7 @@ class Schedule:
     """The variants and steps of one run, as far as results reveal them. failed: why, by the names of steps that
     failed."""
 
-    def __init__(self, run: Run, failed: Mapping[str, str] | None = None) -> None:
+    def __init__(self, run: RunContext, failed: Mapping[str, str] | None = None) -> None:
         self.run = run
         self.failed = failed or {}
         # λ that `refine` added, by the index of the sweep.
@@ -74,6 +74,12 @@ class Schedule:
             self.refined_penalties[index] = penalties_made_before(run, sweep)
         self.variants_so_far: list[Variant] = []  # `find_variants` fills it
         self.chosen_size: int | None = None  # heads that a chosen model of greedy removal has left
+
+    @property
+    def greedy_sweeps(self) -> list[tuple[int, GreedySweep]]:
+        """The sweeps of greedy removal, with their index."""
+        sweeps = enumerate(self.run.plan.pruning)
+        return [(index, sweep) for index, sweep in sweeps if isinstance(sweep, GreedySweep)]
 
     # Variants
 
@@ -96,9 +102,7 @@ class Schedule:
         Where a sweep asks for no number of heads, there are none before the choice.
         """
         others: list[Variant] = []
-        for index, sweep in enumerate(self.run.plan.pruning):
-            if not isinstance(sweep, GreedySweep):
-                continue
+        for index, sweep in self.greedy_sweeps:
             counts = []
             for variant in self.compared_with_other_orders(index):
                 if variant.heads_left is not None and variant.heads_left not in counts:
@@ -113,8 +117,8 @@ class Schedule:
         if self.run.store.record("choose"):
             return 0
         models = 0
-        for index, sweep in enumerate(self.run.plan.pruning):
-            if isinstance(sweep, GreedySweep) and not sweep.keep:
+        for index, sweep in self.greedy_sweeps:
+            if not sweep.keep:
                 models += len(models_for_comparison(sweep, index, self.other_scores(sweep), [1]))
         return models
 
@@ -142,7 +146,7 @@ class Schedule:
         # Before the choice its step is not needed.
         if not self.run.store.record("choose"):
             return None
-        result = self.run.result(self.choose_step()) or {}
+        result = self.choose_step().result(self.run) or {}
         chosen: str | None = result.get("chosen")
         return chosen
 
@@ -209,7 +213,7 @@ class Schedule:
         models_at_steps = own_models(sweep, index, heads)
         for ranking in rankings_of(sweep):
             of_order = [variant for variant in models_at_steps if variant.ranking == ranking]
-            is_ranked = self.run.done(RankHeads(index, ranking))
+            is_ranked = RankHeads(index, ranking).done(self.run)
             while is_ranked and ranking.score != "random":
                 results = self.heads_and_quality(of_order)
                 if not results:
@@ -235,7 +239,7 @@ class Schedule:
                 continue
             # By its name, not its key: that would need the answers of all models it is compared with.
             record = self.run.store.record(f"evaluate/dev/{variant.name}")
-            if not record or self.run.result(prune_step(variant)) is None:
+            if not record or prune_step(variant).result(self.run) is None:
                 return {}
             results[variant] = (len(self.run.mask(variant)), gain(self.run, record["result"]))
         return results
@@ -394,9 +398,7 @@ class Schedule:
 
     def order_comparisons(self, split: Split) -> Iterator[CompareOrders]:
         """What compares models of greedy removal with those of other orders that have as many heads."""
-        for index, sweep in enumerate(self.run.plan.pruning):
-            if not isinstance(sweep, GreedySweep):
-                continue
+        for index, _ in self.greedy_sweeps:
             greedy = []
             for variant in self.variants_so_far:
                 is_own = variant.sweep_index == index and variant.ranking is not None
@@ -449,18 +451,18 @@ class Schedule:
         earlier_speeds = run.store.record("speed").get("result", {})
         recorded = tuple(variant for variant in wanted if variant.name in earlier_speeds)
         all_are_wanted = {variant.name for variant in recorded} == {*earlier_speeds}
-        if recorded and all_are_wanted and run.done(MeasureSpeed(recorded)):
+        if recorded and all_are_wanted and MeasureSpeed(recorded).done(run):
             return recorded
 
         available = []
         for variant in wanted:
             saves_weights = variant != FULL and prune_step(variant).saves_weights(run)
-            if not saves_weights or run.done(prune_step(variant), with_weights=True):
+            if not saves_weights or prune_step(variant).done(run, with_weights=True):
                 available.append(variant)
         return tuple(available)
 
 
-def penalties_made_before(run: Run, sweep: object) -> list[float]:
+def penalties_made_before(run: RunContext, sweep: object) -> list[float]:
     """λ that this run has made and the plan does not name, in ascending order: they stay when the plan grows."""
     if not isinstance(sweep, GateSweep) or not sweep.refine:
         return []

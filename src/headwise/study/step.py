@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from accelerate import PartialState
+
+from headwise.errors import HeadwiseError
 from headwise.folders import digest
-from headwise.study.records import Result
+from headwise.study.records import StepResult
+from headwise.study.run_context import RunContext
 from headwise.study.variants import Variant
-
-if TYPE_CHECKING:
-    from headwise.study.run import Run
 
 
 @dataclass(frozen=True)
@@ -94,36 +95,60 @@ class Step(ABC):
     @property
     def after_everything_else(self) -> bool:
         variant = self.variant_or_none
-        return variant is not None and variant.from_random_weights
+        tested = getattr(self, "split", "") == "test"
+        return tested or (variant is not None and variant.from_random_weights)
 
     @abstractmethod
-    def dependencies(self, run: Run) -> Sequence[Step]:
+    def dependencies(self, run: RunContext) -> Sequence[Step]:
         """The steps whose results go in."""
 
-    def inputs(self, run: Run) -> Mapping[str, Any]:
+    def inputs(self, run: RunContext) -> Mapping[str, Any]:
         """All else that goes in: options, seeds, fingerprints of texts.
 
         Asked for only when the key is, so that no test text is opened before the choice.
         """
         return {}
 
-    def outputs(self, run: Run) -> Sequence[str]:
+    def outputs(self, run: RunContext) -> Sequence[str]:
         """What it writes in this run."""
         return [path.format(self) for path in self.writes]
 
-    def model_outputs(self, run: Run) -> Sequence[str]:
+    def model_outputs(self, run: RunContext) -> Sequence[str]:
         """The outputs that hold the weights of a model. A plan with `weights = "chosen"` does not
         keep them."""
         return ()
 
     @abstractmethod
-    def make(self, run: Run, work: Path) -> Result:
+    def make(self, run: RunContext, work: Path) -> StepResult:
         """Do the step: write the outputs below `work / STAGING`, and return what is worth
         recording.
 
         `work / STAGING` is an empty copy of the run folder: the output `roles/table.csv` is written
         to `work / STAGING / "roles/table.csv"`. The store moves it when all outputs are complete.
         """
+
+    def done(self, run: RunContext, with_weights: bool = False) -> bool:
+        """Whether the store of a run holds its outputs. with_weights: also the weights that the plan
+        does not keep."""
+        if not run.store.record(self.name):
+            return False  # no key is needed, and no text for it
+        build = Build(self, run)
+        return run.store.done(self.name, build.key, build.required_outputs(with_weights))
+
+    def get_or_make(self, run: RunContext, with_weights: bool = False) -> StepResult:
+        """Its result in a run, made now unless the store holds it. with_weights: its weights must be
+        there, too."""
+        alone = not run.store.synchronized and PartialState().num_processes > 1
+        if alone and self.distributed and not self.done(run, with_weights):
+            raise HeadwiseError(
+                f"{self.name} must be made again, which several processes cannot do here: run one."
+            )
+        build = Build(self, run)
+        return run.store.get_or_make(build, build.required_outputs(with_weights))
+
+    def result(self, run: RunContext) -> StepResult | None:
+        """Its result in a run where it is done, else None."""
+        return dict(run.store.record(self.name)["result"]) if self.done(run) else None
 
 
 @dataclass(frozen=True)
@@ -132,11 +157,11 @@ class Build:
 
     The builds that a study lists also have: waits_for, the names of the builds that must be done
     before; was_done, whether the store held its outputs when the list was made
-    (`Run.done` says whether it does now).
+    (`Step.done` says whether it does now).
     """
 
     step: Step
-    run: Run
+    run: RunContext
     waits_for: tuple[str, ...] = ()
     was_done: bool = False
 
@@ -166,7 +191,7 @@ class Build:
         if self.step not in keys:
             parent_keys = []
             for step in self.step.dependencies(self.run):
-                parent_keys.append(self.run.build_of(step).key)
+                parent_keys.append(Build(step, self.run).key)
 
             # The name, not the class, goes in: it says which step of the class this is, and a class
             # that gets another name keeps its results. `digest` hashes JSON, so inputs must be
@@ -180,7 +205,7 @@ class Build:
         """The names of the steps whose results go in, by their keys."""
         names: dict[str, str] = {}
         for step in self.step.dependencies(self.run):
-            names[self.run.build_of(step).key] = step.name
+            names[Build(step, self.run).key] = step.name
         return names
 
     @property
@@ -203,5 +228,5 @@ class Build:
             return []
         return list(self.step.model_outputs(self.run)) or self.outputs
 
-    def make(self, work: Path) -> Result:
+    def make(self, work: Path) -> StepResult:
         return self.step.make(self.run, work)

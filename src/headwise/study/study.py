@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
+from os import PathLike
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from accelerate import PartialState
 from headwise.data import embedded
 from headwise.devices import usable
 from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import Folder, below
+from headwise.folders import Folder, as_path, below
 from headwise.progress import Progress, about
 from headwise.study.evaluation_steps import Evaluate
 from headwise.study.executor import (
@@ -29,7 +30,7 @@ from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
 from headwise.study.results import Tables, write_grid
-from headwise.study.run import InMemory, Run
+from headwise.study.run_context import InMemory, RunContext
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
 from headwise.study.variants import FULL
@@ -55,11 +56,13 @@ class Study:
         self.device = device
         self.progress = progress
         self.failed: dict[str, dict[str, str]] = {}
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, RunContext] = {}
         for name, own in plan.runs.items():
             self.failed[name] = {}
             own_cache = below(cache, name) if cache else None
-            self.runs[name] = Run(own, below(out, name), progress, device, name, own_cache, memory)
+            self.runs[name] = RunContext(
+                own, below(out, name), progress, device, name, own_cache, memory
+            )
         first = next(iter(self.runs.values()))
         self.given = lru_cache(first.load_given)  # for a look before any work
 
@@ -67,10 +70,10 @@ class Study:
         """Make one build. With several processes, the main one alone makes what is not shared."""
         run = self.runs[build.run.name]
         if build.step.distributed:
-            run.get_or_make(build.step)
+            build.step.get_or_make(run)
         elif run.main:
             with run.store.alone():
-                run.get_or_make(build.step)
+                build.step.get_or_make(run)
         run.store.wait()  # the steps that this one reveals are the same for all processes
 
     def schedule(self, name: str) -> Schedule:
@@ -98,7 +101,7 @@ class Study:
             before += schedule.steps_before(step, steps)
             # Steps of stages that were not asked for are not waited for: where they are needed, they are made.
             waits_for = [f"{run.prefix}{name}" for name in dict.fromkeys(before) if name in names]
-            yield Build(step, run, tuple(waits_for), run.done(step))
+            yield Build(step, run, tuple(waits_for), step.done(run))
 
     def after_build(self, build: Build, outcome: StudyOutcome) -> None:
         """Note a failure of the build, or write the tables of its run where they have grown."""
@@ -114,7 +117,7 @@ class Study:
             if not build.was_done and run.main:
                 self.write_tables(run.name)
 
-    def warn_of_low_quality(self, run: Run, evaluation: Evaluate) -> None:
+    def warn_of_low_quality(self, run: RunContext, evaluation: Evaluate) -> None:
         """Say where a full model is too poor to be pruned, once it is evaluated on dev: models are pruned after that."""
         numbers = run.store.record(evaluation.name)["result"]["numbers"]
         if run.quality.name not in numbers:  # agreement, which says nothing of how good it is
@@ -130,13 +133,13 @@ class Study:
     def write_tables(self, name: str) -> None:
         """The tables of one run, from what is known by now."""
         run = self.runs[name]
-        if run.result(FULL_MODEL) is not None:
+        if FULL_MODEL.result(run) is not None:
             Tables(run, self.schedule(name)).write()
 
 
 def run_study(
     plan: Plan,
-    out: str | Path,
+    out: str | PathLike[str],
     progress: Progress,
     only: str | None = None,
     device: str = "cpu",
@@ -166,7 +169,7 @@ def run_study(
     if workers and not threads:
         threads = 1  # as many workers as cores
     stages = STAGES if only is None else STAGES[: STAGES.index(only) + 1]
-    out = Path(out)
+    out = as_path(out)
     main = PartialState(cpu=device == "cpu").is_main_process
     if not main:
         progress = Progress(quiet=True)
@@ -271,7 +274,7 @@ def write_reports(study: Study, report: ReportWriter) -> None:
             report(folder)
 
 
-def keep_only_chosen(run: Run, schedule: Schedule) -> None:
+def keep_only_chosen(run: RunContext, schedule: Schedule) -> None:
     """Remove the weights of pruned models but the chosen one's, which are made again where they are gone."""
     variants = schedule.find_variants()
     chosen = run.store.record("choose")["result"]["chosen"]
@@ -282,15 +285,13 @@ def keep_only_chosen(run: Run, schedule: Schedule) -> None:
             run.store.remove(model_step(variant).name, f"pruned/{variant.name}/")
 
 
-def dry_run(
-    plan: Plan, out: str | Path, device: str = "cpu", *, every_step: bool = True
-) -> list[str]:
+def dry_run(plan: Plan, out: Path, device: str = "cpu", *, every_step: bool = True) -> list[str]:
     """The builds of a plan in lines: what is done and what is to do, and about how long it takes, as far as it is known
     by now. every_step: else only the models that it makes."""
-    refuse_others(plan, Path(out))
+    refuse_others(plan, out)
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
-        study = Study(plan, Path(out), device, Progress(quiet=True), cache=Path(work))
+        study = Study(plan, out, device, Progress(quiet=True), cache=Path(work))
         runs = [*study.runs.values()]
         for run in runs:
             run.outline = True

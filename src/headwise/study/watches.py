@@ -12,7 +12,7 @@ from headwise.pruning.harm import likely_causes
 from headwise.pruning.measured import FINE_TUNED
 from headwise.qualities import AGREEMENT
 from headwise.study.model_steps import model_step
-from headwise.study.run import Run
+from headwise.study.run_context import RunContext
 from headwise.study.variants import FULL, Variant
 from headwise.tasks.task import source_sentences
 
@@ -28,7 +28,7 @@ def length_ratio(own: Answers, full: Answers) -> float:
 
 
 def doubts_of(
-    run: Run,
+    run: RunContext,
     variant: Variant,
     numbers: Mapping[str, tuple[float | None, ...]],
     against: Mapping[str, tuple[float | None, ...]],
@@ -48,7 +48,7 @@ def doubts_of(
     better = quality.better
     if value is None or low is None or high is None or max(better * low, better * high) >= 0:
         return
-    trained = run.result(model_step(variant))
+    trained = model_step(variant).result(run)
     # Agreement with the full model's own translations begins at 100: any training lowers it. The loss says more.
     if quality is AGREEMENT and trained and trained["loss_after"] < trained["loss_before"]:
         return
@@ -59,7 +59,7 @@ def doubts_of(
     )
 
 
-def causes(run: Run, variant: Variant) -> Iterator[str]:
+def causes(run: RunContext, variant: Variant) -> Iterator[str]:
     """Why training on a given model may do harm."""
     sweep: Any = run.sweep(variant)
     train, dev = words_of(run.text("train")), words_of(run.text("dev"))

@@ -15,11 +15,12 @@ from transformers import PreTrainedModel
 
 from attention.families import SEQUENCE_TO_SEQUENCE, cut
 from headwise.attention import Discovery, discover, keeping
-from headwise.heads import Head, HeadMask, Site
+from headwise.heads import Head, Site
 from headwise.importance.lrp import relevance as module
 from headwise.importance.lrp.relevance import Mode, Relevance, Target, record_tape, relevance
 from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.tape import Walk
+from headwise.layout import HeadMask
 from headwise.tasks.objective import predict
 from headwise.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, sentence, where, worded

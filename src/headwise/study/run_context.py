@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 
 from headwise.data import embedded
 from headwise.data.embedded import Split
@@ -17,16 +16,16 @@ from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError
 from headwise.folders import below
-from headwise.heads import HeadMap, HeadMask
+from headwise.heads import HeadMap
 from headwise.importance.measures import measure, usual
+from headwise.layout import HeadMask
 from headwise.loading import load, task_class
 from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
 from headwise.qualities import AGREEMENT, QualityMeasure
 from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep, TextNames
-from headwise.study.records import Result, Store
-from headwise.study.step import Build, Step
+from headwise.study.records import Store
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, Task, Translation, held_out
 from headwise.tasks.own_translations import LIKE_OWN
@@ -41,7 +40,7 @@ class InMemory:
     texts: Mapping[Split, AnyText]
 
 
-class Run:
+class RunContext:
     """What steps work with: the plan, the folder, the texts, the full model.
 
     name: of the run in its study, a path; "." for a study of one. cache: where memory-mapped texts are; by default in
@@ -65,7 +64,7 @@ class Run:
         self.name = name
         self.cache = cache or folder / ".work" / "text"
         self.store = Store(folder, progress)
-        self.keys: dict[Step, str] = {}
+        self.keys: dict[Any, str] = {}  # of steps
         self.memory = memory
         self.texts: dict[Split, AnyText] = dict(memory.texts) if memory else {}
         self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
@@ -75,10 +74,10 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A run is its plan and its folder: a worker that is sent one opens it again."""
-        return Run.quiet, (self.plan, self.folder, self.device, self.name, self.cache)
+        return RunContext.quiet, (self.plan, self.folder, self.device, self.name, self.cache)
 
     @classmethod
-    def quiet(cls, plan: Plan, folder: Path, device: str, name: str, cache: Path) -> Run:
+    def quiet(cls, plan: Plan, folder: Path, device: str, name: str, cache: Path) -> RunContext:
         """A run that shows nothing."""
         return cls(plan, folder, Progress(quiet=True), device, name, cache)
 
@@ -86,33 +85,6 @@ class Run:
     def prefix(self) -> str:
         """What stands before the names of its steps in a study."""
         return "" if self.name == "." else f"{self.name}/"
-
-    # Steps
-
-    def build_of(self, step: Step) -> Build:
-        return Build(step, self)
-
-    def done(self, step: Step, with_weights: bool = False) -> bool:
-        """Whether the store holds a step's outputs. with_weights: also the weights that the plan does
-        not keep."""
-        if not self.store.record(step.name):
-            return False  # no key is needed, and no text for it
-        build = self.build_of(step)
-        return self.store.done(step.name, build.key, build.required_outputs(with_weights))
-
-    def get_or_make(self, step: Step, with_weights: bool = False) -> Result:
-        """The result of a step, made now unless the store holds it. with_weights: its weights must be there, too."""
-        alone = not self.store.synchronized and PartialState().num_processes > 1
-        if alone and step.distributed and not self.done(step, with_weights):
-            raise HeadwiseError(
-                f"{step.name} must be made again, which several processes cannot do here: run one."
-            )
-        build = self.build_of(step)
-        return self.store.get_or_make(build, build.required_outputs(with_weights))
-
-    def result(self, step: Step) -> Result | None:
-        """The result of a step that is done; None of one that is not."""
-        return dict(self.store.record(step.name)["result"]) if self.done(step) else None
 
     @property
     def device_name(self) -> str:

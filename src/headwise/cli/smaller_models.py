@@ -24,7 +24,6 @@ from headwise.cli.arguments import (
     Set,
     TestTexts,
     Texts,
-    Verbose,
     check_text,
     known,
     read_text,
@@ -98,7 +97,6 @@ def prune(
     seed: Seed = 1,
     device: Device = "auto",
     quiet: Quiet = False,
-    verbose: Verbose = False,
     set_: Set = None,
     **fields: Any,
 ) -> None:
@@ -130,7 +128,7 @@ def prune(
         prune_plan(model, seed, method, tables, set_, task.usual_score)  # refuses before it loads
         goals["kinds"] = list(load(model).task.usual_kinds)
     plan = prune_plan(model, seed, method, tables, set_, task.usual_score)
-    run_plan(plan, out, quiet, device, dry_run, result="pruned", verbose=verbose)
+    run_plan(plan, out, quiet, device, dry_run, result="pruned")
 
 
 def prune_texts(
