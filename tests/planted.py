@@ -206,8 +206,8 @@ DEFECTS = (
     ),
     Defect(
         "pruning/prune.py",
-        "measured = measure(dev_batches, masks, cut if options.compensate else None)",
-        "measured = measure(dev_batches, masks)",
+        "measured = measure(model.task, dev_batches, masks, cut if options.compensate else None)",
+        "measured = measure(model.task, dev_batches, masks)",
         "ignored option: the choice is made without compensation",
     ),
     Defect(

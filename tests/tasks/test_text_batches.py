@@ -27,7 +27,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole(text: Batches) -> Whole:
         if isinstance(text.data, Lines):
             return text.data.batches(tokens=40)
-        return batches(text.data.pairs, text.task.hf.config.decoder_start_token_id, tokens=40)
+        start = text.data.task.hf.config.decoder_start_token_id
+        return batches(text.data.pairs, start, tokens=40)
 
     monkeypatch.setattr(Batches, "whole", whole)
 

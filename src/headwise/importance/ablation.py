@@ -73,37 +73,35 @@ def ablation_measures(
     if batches.time_limit is None:
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
-    found, discovery = model.hf, model.discovery
+    hf, discovery = model.hf, model.discovery
     forwards = work_on(model, batches).of_measures(names)
-    sample = Sample(batches, model.heads, batches.time_limit, seed, forwards)
-    measured, tried, late, tried_late, first_order = (
-        empty_sums(names, discovery) for _ in range(5)
-    )
-    with evaluating(found), torch.no_grad():
-        added = mean_outputs_for(names, found, discovery, sample.beginning())
-        without_forward = unrecorded(found, discovery, sample.ahead)
-        ahead = adding(first_order, without_forward, added, to_first_order)
+    sample = Sample(batches, empty_sums(names, discovery), batches.time_limit, seed, forwards)
+    with evaluating(hf), torch.no_grad():
+        added = mean_outputs_for(names, hf, discovery, sample.beginning())
+        unread = map(partial(unrecorded, hf, discovery), sample.ahead)
+        ahead = adding(sample.first_order, unread, added, to_first_order)
 
         def reading(
             text: Shuffled, sums: Mapping[str, SentenceSums], tokens: Mapping[str, SentenceSums]
         ) -> Iterator[None]:
-            recorded = recordings(found, discovery, text)
+            recorded = recordings(hf, discovery, text)
             changes = partial(one_by_one, resting=sample.resting)
             return adding(sums, recorded, added, changes, text.within, tokens, sample.resting)
 
-        for _ in reading(sample.batches, measured, tried):
+        for _ in reading(sample.batches, sample.measured, sample.tried):
             sample.read_ahead(ahead)
-            if sample.enough(measured, tried, first_order):
+            if sample.enough():
                 break
+        late = empty_sums(names, discovery)
+        tried_late = empty_sums(names, discovery)
         rest = reading(sample.again, late, tried_late)
         for _ in zip(sample.rest_of_text(), rest, strict=False):
             pass
     for name in names:
-        measured[name].fill(late[name])
-        tried[name].fill(tried_late[name])
-    sums = sample.controlled(measured, tried, first_order)
-    samples = {name: sample.facts(sums[name], tried[name]) for name in names}
-    return Measurement(sums, samples=samples)
+        sample.measured[name].fill(late[name])
+        sample.tried[name].fill(tried_late[name])
+    sums, _ = sample.controlled()
+    return Measurement(sums, samples=sample.facts(sums))
 
 
 def ablate(
@@ -258,10 +256,7 @@ def trial_losses(
         raise HeadwiseError(
             "The loss without some heads cannot be computed: the text has no sentence. Give other text."
         )
-    units = np.concatenate(parts)
-    documents = getattr(batches, "documents", None)
-    if documents is not None:
-        units = of_documents(units, documents)
+    units = of_documents(np.concatenate(parts), getattr(batches, "documents", None))
     return units[:, :-1], units[:, -1]
 
 
@@ -284,36 +279,31 @@ def recordings(
 
 
 def unrecorded(
-    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
-) -> Iterator[RecordedBatch]:
-    """Batches without a forward, which `to_first_order` makes itself: their losses are 0."""
-    for batch in batches:
-        tensors = on_device(model, batch)
-        asked = asked_tokens(tensors["labels"])
-        places, there = asked_places(tensors["labels"]), token_masks(tensors)
-        nothing = ForwardRecord(len(asked))
-        yield RecordedBatch(model, discovery, tensors, asked * 0.0, asked, places, there, nothing)
+    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
+) -> RecordedBatch:
+    """A batch before any forward, which `to_first_order` makes itself: its losses are 0."""
+    tensors = on_device(model, batch)
+    asked = asked_tokens(tensors["labels"])
+    places, there = asked_places(tensors["labels"]), token_masks(tensors)
+    nothing = ForwardRecord(len(asked))
+    return RecordedBatch(model, discovery, tensors, asked * 0.0, asked, places, there, nothing)
 
 
 def record_batch(
     model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
 ) -> RecordedBatch:
     """A forward of the full model."""
-    tensors = on_device(model, batch)
-    there = token_masks(tensors)
-    places = asked_places(tensors["labels"])
+    blank = unrecorded(model, discovery, batch)
     layers: dict[Site, Tensor] = {}
 
     def note(call: AttentionCall) -> None:
         # a truth value on the device: reading it here would wait for each layer
-        layers[call.site] = sound(call, there)
+        layers[call.site] = sound(call, blank.there)
 
-    with recording(model, discovery, len(tensors["labels"]), note) as kept:
-        lost = losses_of(model, tensors, places)
+    with recording(model, discovery, len(blank.asked), note) as kept:
+        lost = losses_of(model, blank.tensors, blank.places)
     refuse_unsound(layers, lost)
-    return RecordedBatch(
-        model, discovery, tensors, lost, asked_tokens(tensors["labels"]), places, there, kept
-    )
+    return replace(blank, losses=lost, kept=kept)
 
 
 def corrupted_batch(batch: RecordedBatch) -> RecordedBatch:

@@ -129,7 +129,7 @@ class ScorePlan:
                     "The judge compares scores with ablation on the whole text: leave the time out."
                 )
             batches.time_limit = duration_seconds(time)
-        elif batches.task.samples_text and measures is None and not judge and alone:
+        elif model.task.samples_text and measures is None and not judge and alone:
             batches.time_limit = USUAL_SECONDS
 
         names = usual_measures(model, batches) if measures is None else measures

@@ -199,10 +199,15 @@ class Task(ABC):
         """
         text = self.text_of(text)
         if not isinstance(text, AnyText):
-            own = OwnBatches(self, text)
-            return Batches(self, own, own, progress)
+            if isinstance(text, Sequence) and text and not isinstance(text[0], Mapping):
+                raise HeadwiseError(
+                    f"{shown_value(text)} was given, but {self.model_name} is {self.noun}: give "
+                    f"{self.needs}, as a file, a list of sentences, or rows such as [(source, target), …]."
+                )
+            own = OwnBatches(self.hf, self.discovery, self.model_name, text)
+            return Batches(own, own, self.provides & {"loss"}, progress)
         text = self.completed(text)
-        return Batches(self, text, self.encoded(text), progress)
+        return Batches(text, self.encoded(text), self.provides_of(text), progress)
 
     def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
         """The batches that a model's quality is measured on: as `batches`, but of a text that has a quality."""
