@@ -94,6 +94,15 @@ def is_file(name: Any) -> bool:
     return isinstance(name, str | PathLike) and Path(name).is_file()
 
 
+def named_files(given: Any) -> list[Any] | None:
+    """The names of files: of one, or of a list in which all are there; None for anything else."""
+    if isinstance(given, str | PathLike):
+        return [given]
+    if isinstance(given, list | tuple) and given and all(map(is_file, given)):
+        return [*given]
+    return None
+
+
 def refuse_pointer(file: Path) -> None:
     """Raise HeadwiseError where git has left a pointer in the place of a large file."""
     # To look into a pipe would take what is in it; and a pointer is small.

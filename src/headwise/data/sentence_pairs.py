@@ -20,6 +20,7 @@ class SentencePairs(StoredText):
     `.head(n)`, `.take(indices)`, `.fingerprint`. The higher the score, the more alike the two; its scale is free."""
 
     columns = ("text", "other", "score")
+    numbered = True
 
     @classmethod
     def open(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
@@ -38,8 +39,7 @@ class SentencePairs(StoredText):
     ) -> Self:
         """(sentence, other, score) that are already in Python."""
         written = []
-        made = rows_in_python(rows, cls.columns, numbers=("score",))
-        for number, (left, right, score) in enumerate(made, start=1):
+        for number, (left, right, score) in enumerate(rows_in_python(rows, cls), start=1):
             written.append((left, right, _score(score, f"Pair {number}")))
         return cls._write(written, name, cache)
 

@@ -70,6 +70,7 @@ class StoredText(AnyText):
     """
 
     columns: ClassVar[tuple[str, ...]]
+    numbered: ClassVar[bool] = False  # whether the last column may have numbers
 
     def __init__(
         self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None

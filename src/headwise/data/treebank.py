@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll import read_conllu
-from headwise.data.lines import existing_file, is_file, read_lines
+from headwise.data.lines import existing_file, named_files, read_lines
 from headwise.data.store import file_key, part_file, scratch_folder
 from headwise.errors import HeadwiseError
 
@@ -155,11 +155,8 @@ TreeFiles = str | PathLike[str] | Sequence[str | PathLike[str]]  # as `read_tree
 
 def read_trees(given: Any) -> Any:
     """A treebank, of its file, or of a list of files that are there; anything else stays as it is."""
-    if isinstance(given, str | PathLike):
-        return Treebank.read(given)
-    if isinstance(given, list | tuple) and given and all(map(is_file, given)):
-        return Treebank.read(*given)
-    return given
+    files = named_files(given)
+    return given if files is None else Treebank.read(*files)
 
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, device_of, evaluating, keeping
 from headwise.attention.capture import refuse_other_heads
-from headwise.attention.removal import removed_heads, with_others
+from headwise.attention.removal import with_others
 from headwise.attention.reuse import (
     ForwardRecord,
     Trial,
@@ -223,16 +223,24 @@ def removal_losses(
     single one."""
     for mask in masks:
         refuse_other_heads(discovery, mask)
-    device = device_of(model)
-    trials: list[Trial] = []
+    trials = []
     for mask in masks:
-        trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
-        for site, numbers in removed_heads(discovery, mask).items():
-            # once for all batches: plain numbers would be copied to the device at each call
-            heads = torch.tensor(numbers, device=device)
-            trial[site] = partial(with_others, heads=heads, replacement=0.0)
-        trials.append(trial)
+        removed = [head for head in discovery.heads if head not in mask.kept]
+        trials.append(silent_heads(removed, device_of(model)))
     return trial_losses(model, discovery, batches, lambda _: trials)
+
+
+def silent_heads(heads: Iterable[Head], device: torch.device) -> Trial:
+    """A trial in which heads give nothing."""
+    by_site: dict[Site, list[int]] = {}
+    for head in heads:
+        by_site.setdefault(Site(head.kind, head.layer), []).append(head.head)
+    trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
+    for site, numbers in by_site.items():
+        # once for all batches: plain numbers would be copied to the device at each call
+        here = torch.tensor(numbers, device=device)
+        trial[site] = partial(with_others, heads=here, replacement=0.0)
+    return trial
 
 
 def trial_losses(

@@ -11,7 +11,7 @@ the heads of the layer, so 1/H is average and 0 dormant. Sandoval-Segura et al. 
 inactive heads in pretrained LLMs") find the mean norm of a head's output, relative to its layer, a better sign of
 inactive heads than attention weights.
 
-Queries q are words: padding never counts, special tokens only by option (`exclude`). Weights are not renormalised.
+Queries q are words: neither padding nor special tokens count. Weights are not renormalised.
 Nothing of size query × key is kept after its layer.
 """
 
@@ -36,17 +36,15 @@ if TYPE_CHECKING:
     from headwise.model import Model
     from headwise.tasks.batches import Batches, Fold
 
-Exclude = Literal["none", "key", "query", "keyquery"]
 Statistic = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 
 @dataclass(frozen=True)
 class Side:
-    """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence, and
-    the tokens that count as queries: each once in windows of a long document, the frames of a recording, no prompt."""
+    """Positions of one side of a batch, each B N: words, the first token, ends of sentence, and the tokens
+    that count as queries: each once in windows of a long document, the frames of a recording, no prompt."""
 
-    tokens: Tensor
     words: Tensor
     first: Tensor
     end: Tensor
@@ -74,14 +72,12 @@ def read_statistics(
     batches: Iterable[Mapping[str, Tensor]],
     special: Iterable[int],
     measures: Iterable[Statistic] = STATISTICS,
-    exclude: Exclude = "keyquery",
 ) -> dict[str, SentenceSums]:
     """Several statistics of every head from one pass over the text: sums by name.
 
-    special: the ids of end of sentence, start, padding. exclude: where they are left out: as keys of confidence and as
-    queries of all statistics (default), as one of both, or not at all. A decoder's first position, which can attend only
-    to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
-    and is missing for a source text without end tokens.
+    special: the ids of end of sentence, start, padding, which are left out as keys of confidence and as queries of all
+    statistics. A decoder's first position, which can attend only to itself, counts as special. `attention-to-end` has no
+    decoder-self heads, which do not see the end of a sentence, and is missing for a source text without end tokens.
     """
     collected: dict[str, SentenceSums] = {}
     for name in measures:
@@ -100,7 +96,7 @@ def read_statistics(
 
     def hook(call: AttentionCall) -> None:
         queries, keys = sides_of_site(call.site)
-        ways = statistics_of_call(call, now[queries], now[keys], exclude, forms)
+        ways = statistics_of_call(call, now[queries], now[keys], forms)
         for name, sums in collected.items():
             if call.site in sums.parts:
                 parts.append((sums, call.site, *ways[name]()))
@@ -126,11 +122,10 @@ def read_statistics(
 
 
 def statistics_of_call(
-    call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
+    call: AttentionCall, queries: Side, keys: Side, forms: Mapping[Site, Tensor]
 ) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
     """A function for each statistic of one call: it gives sums B H and counts B."""
-    asked = queries.counted & (queries.words if "query" in exclude else queries.tokens)
-    looked_at = keys.words if exclude.startswith("key") else keys.tokens
+    asked = queries.counted & queries.words
 
     def weights() -> Tensor:
         assert call.weights is not None
@@ -141,7 +136,7 @@ def statistics_of_call(
         return sharing(weights(), places, call.visible(asked, places).any(-1).any(1))
 
     return {
-        "confidence": lambda: largest_weights(weights(), looked_at, asked),
+        "confidence": lambda: largest_weights(weights(), keys.words, asked),
         "entropy": lambda: spreading(weights(), asked),
         "attention-to-end": lambda: share(keys.end),
         "attention-to-first": lambda: share(keys.first),
@@ -184,7 +179,7 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
     last = there & (place == place[:, -1:])
     # the id of this sentence's own end, -1 where it has none
     closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
-    return Side(there, there & ~marked, first, there & ~first & (ids == closing), there)
+    return Side(there & ~marked, first, there & ~first & (ids == closing), there)
 
 
 def largest_weights(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

@@ -106,16 +106,11 @@ class SentenceSums(UnitSums[Site]):
     counts last.
     """
 
-    def __init__(
-        self,
-        heads: HeadMap,
-        scale: SentenceScale | None = None,
-        why_empty: str = "the text is too short",
-    ) -> None:
+    def __init__(self, heads: HeadMap, scale: SentenceScale | None = None) -> None:
         super().__init__(MERGED_SENTENCES)
         self.heads = heads
         self.scale = scale
-        self.why_empty = why_empty
+        self.why_empty = "the text is too short"
         for site in heads.sites:
             self.append(site, np.zeros((0, heads.count(site) + 1)))
 

@@ -141,7 +141,7 @@ def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> 
         "Train longer."
     )
     notes = [*pruned.notes, note]
-    return replace(pruned, settled=False, notes=notes, doubts=[*pruned.doubts, note])
+    return replace(pruned, notes=notes, doubts=[*pruned.doubts, note])
 
 
 def prune_greedily(

@@ -16,7 +16,7 @@ from headwise.attention import AttentionCall, Discovery, capture, evaluating, st
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError, shown_value
 from headwise.tasks.objective import asked_tokens, inputs_of, on_device, predict, sentence_losses
-from headwise.training.token_batches import IGNORED
+from headwise.training.token_batches import IGNORED, decoder_inputs
 
 NEAR_LOSS = 1e-2  # share of the model's own loss; half precision differs by more than rounding
 
@@ -137,10 +137,3 @@ class OwnBatches:
                 f"The cross-entropy of these labels is {float(got):.4g}, but the loss of {name}, a "
                 f"{type(hf).__name__}, {said}: headwise scores heads by cross-entropy only."
             )
-
-
-def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
-    """What a decoder reads to predict labels B T: the start token, then all labels but the last."""
-    first = labels.new_full((len(labels), 1), start)
-    # IGNORED is no word that has an embedding.
-    return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -19,7 +18,7 @@ from transformers import PreTrainedModel
 
 from headwise.answers import Answers
 from headwise.attention import Discovery
-from headwise.data.lines import is_file
+from headwise.data.lines import is_file, named_files
 from headwise.data.store import AnyText
 from headwise.data.text import made_text
 from headwise.errors import HeadwiseError, shown_value
@@ -139,10 +138,9 @@ class Task(ABC):
             raise HeadwiseError(
                 f"'{given[:100]}' is no file: give a list, even of one sentence, ['…']."
             )
-        if isinstance(given, str | PathLike):
-            return self.read(given)
-        if isinstance(given, list | tuple) and given and all(map(is_file, given)):
-            return self.read([*map(str, given)])
+        files = named_files(given)
+        if files is not None:
+            return self.read(files)
         wanted: Any = self.text_class
         return made_text(given, wanted)
 
