@@ -136,6 +136,14 @@ def one_sided(spec: str | PathLike[str] | Sequence[str | PathLike[str]]) -> bool
     return not is_table(Path(name)) and len(side_files(name)) == 1
 
 
+def named_table(spec: Any) -> str | PathLike[str] | None:
+    """The file of a text that is one table; None for a text that is named in another way."""
+    names = [spec] if isinstance(spec, str | PathLike) else spec
+    if len(names) != 1 or str(names[0]).startswith("datasets:") or not is_table(Path(names[0])):
+        return None
+    return names[0]
+
+
 def is_table(file: Path) -> bool:
     """Whether a name ends like that of a table with named columns."""
     return file.name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))

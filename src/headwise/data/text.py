@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from urllib.parse import parse_qs
 
-from headwise.data.lines import existing_file, is_table, read_lines, side_files, whole_lines
+from headwise.data.lines import (
+    existing_file,
+    is_table,
+    named_table,
+    read_lines,
+    side_files,
+    whole_lines,
+)
 from headwise.data.store import StoredText, file_key
 from headwise.errors import HeadwiseError, did_you_mean, shown_value
 from headwise.heads import as_rows
@@ -47,7 +54,7 @@ class Text(StoredText):
 
         Options may follow a data set's name: "datasets:stas/openwebtext-10k?split=train&text=text".
         """
-        spec = _one_spec(spec, "One-sided text")
+        spec = one_spec(spec, "One-sided text")
         return _read_dataset(cls, spec, cache) if _is_dataset(spec) else cls.read(spec, cache)
 
     @classmethod
@@ -117,7 +124,7 @@ class TableText(TextRows):
         Options may follow a data set's name: "datasets:stanfordnlp/sst2?split=validation&text=sentence". In a .tsv
         quotes are ordinary characters. A newline inside a text becomes a blank. Raises HeadwiseError as `ParallelText`.
         """
-        spec = _one_spec(spec, cls.what.capitalize())
+        spec = one_spec(spec, cls.what.capitalize())
         if _is_dataset(spec):
             return _read_dataset(cls, spec, cache)
         if not is_table(Path(spec)):
@@ -162,11 +169,8 @@ class PromptPairs(TableText):
     @classmethod
     def is_named_by(cls, spec: Any) -> bool:
         """Whether a user names a table with the columns clean and corrupted: a file ending in .tsv, .csv or .jsonl."""
-        if not isinstance(spec, str | PathLike):
-            return len(spec) == 1 and cls.is_named_by(spec[0])
-        if _is_dataset(spec) or not is_table(Path(spec)):
-            return False
-        first = next(read_lines(spec), "")
+        table = named_table(spec)
+        first = "" if table is None else next(read_lines(table), "")
         return "clean" in first and "corrupted" in first
 
 
@@ -354,7 +358,7 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Records:
     return ((row, f"Row {number}") for number, row in enumerate(rows, start=1))
 
 
-def _one_spec(spec: TextSpec, what: str) -> AnyPath:
+def one_spec(spec: TextSpec, what: str) -> AnyPath:
     """The only name of a text that is one file or one data set."""
     if isinstance(spec, str | PathLike):
         return spec

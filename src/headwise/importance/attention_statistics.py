@@ -17,7 +17,7 @@ Nothing of size query × key is kept after its layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -96,10 +96,10 @@ def read_statistics(
 
     def hook(call: AttentionCall) -> None:
         queries, keys = sides_of_site(call.site)
-        ways = statistics_of_call(call, now[queries], now[keys], forms)
         for name, sums in collected.items():
             if call.site in sums.parts:
-                parts.append((sums, call.site, *ways[name]()))
+                found = statistic_of(name, call, now[queries], now[keys], forms)
+                parts.append((sums, call.site, *found))
 
     # attention weights cost memory and the fast kernels, so only where they are read
     weights = any(name != "dormancy" for name in collected)
@@ -121,27 +121,21 @@ def read_statistics(
     return collected
 
 
-def statistics_of_call(
-    call: AttentionCall, queries: Side, keys: Side, forms: Mapping[Site, Tensor]
-) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    """A function for each statistic of one call: it gives sums B H and counts B."""
+def statistic_of(
+    name: str, call: AttentionCall, queries: Side, keys: Side, forms: Mapping[Site, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """A statistic of one call: sums B H and counts B."""
     asked = queries.counted & queries.words
-
-    def weights() -> Tensor:
-        assert call.weights is not None
-        return call.weights
-
-    def share(places: Tensor) -> tuple[Tensor, Tensor]:
-        # queries that see none of these places do not count
-        return sharing(weights(), places, call.visible(asked, places).any(-1).any(1))
-
-    return {
-        "confidence": lambda: largest_weights(weights(), keys.words, asked),
-        "entropy": lambda: spreading(weights(), asked),
-        "attention-to-end": lambda: share(keys.end),
-        "attention-to-first": lambda: share(keys.first),
-        "dormancy": lambda: contribution(call.output, forms[call.site], asked),
-    }
+    if name == "dormancy":
+        return contribution(call.output, forms[call.site], asked)
+    assert call.weights is not None
+    if name == "confidence":
+        return largest_weights(call.weights, keys.words, asked)
+    if name == "entropy":
+        return spreading(call.weights, asked)
+    places = keys.end if name == "attention-to-end" else keys.first
+    # queries that see none of these places do not count
+    return sharing(call.weights, places, call.visible(asked, places).any(-1).any(1))
 
 
 def sides_of_site(site: Site) -> tuple[str, str]:

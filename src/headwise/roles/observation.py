@@ -59,6 +59,7 @@ from headwise.roles.rare import FREQUENT_TOKENS, histogram
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import OPENING, means, opening
 from headwise.roles.templates import Generated, Readout
+from headwise.training.token_batches import batch_spans
 
 BATCH_POSITIONS = 4096  # positions in a batch, at most
 WORK = 1e11  # parameters times positions of a batch on a CPU, at most: some seconds, so that progress moves
@@ -235,14 +236,9 @@ def batched(
     positions: int = BATCH_POSITIONS,
 ) -> Iterator[list[SentenceOrPair]]:
     """Batches of at most so many positions (one row at least), shortest first."""
-    batch: list[SentenceOrPair] = []
-    for row in sorted(rows, key=length):
-        if batch and length(row) * (len(batch) + 1) > positions:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
+    in_order = sorted(rows, key=length)
+    for span in batch_spans([length(row) for row in in_order], positions):
+        yield in_order[span]
 
 
 def declared_tests(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[RoleTest]:

@@ -51,6 +51,7 @@ class Task(ABC):
     noun: ClassVar[str]  # "a translation model": for sentences
     needs: ClassVar[str]  # the text that it needs: for sentences
     text_class: type[AnyText]
+    also_reads: ClassVar[tuple[Any, ...]] = ()  # other classes of text, each with `is_named_by`
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
@@ -126,7 +127,8 @@ class Task(ABC):
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> Any:
         """The text that a user names: one file, two files, or `datasets:NAME`. cache: a folder for its copy."""
-        text_class: Any = cls.text_class
+        usual: Any = cls.text_class
+        text_class = next((each for each in cls.also_reads if each.is_named_by(spec)), usual)
         return text_class.open(spec, cache=cache)
 
     def text_of(self, given: Any) -> Any:
@@ -147,7 +149,7 @@ class Task(ABC):
     def check(self, text: Any) -> None:
         """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
         self.check_tokenizer()
-        if not isinstance(text, self.text_class):
+        if not isinstance(text, (self.text_class, *self.also_reads)):
             kind = type(self.hf).__name__
             raise HeadwiseError(
                 f"{self.model_name} is a {kind}, which needs {self.needs}, and was given {shown_value(text)}."

@@ -284,7 +284,7 @@ def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
     return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)
 
 
-def batch_spans(longest: np.ndarray, tokens: int) -> Iterator[slice]:
+def batch_spans(longest: Sequence[int] | np.ndarray, tokens: int) -> Iterator[slice]:
     """Slices of rows, shortest first, in batches of at most `tokens` positions; a longer row is alone."""
     # The last row of a batch says how wide it is.
     start = 0
