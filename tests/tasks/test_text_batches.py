@@ -28,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         if isinstance(text.data, Lines):
             return text.data.batches(tokens=40)
         start = text.data.task.hf.config.decoder_start_token_id
-        return batches(text.data.pairs, start, tokens=40)
+        return batches(text.data, start, tokens=40)
 
     monkeypatch.setattr(Batches, "whole", whole)
 
@@ -109,7 +109,7 @@ class TestBatches:
             ),
         )
         assert model.task.longest == 10 and (len(text.data), text.dropped) == (2, 1)
-        assert isinstance(text.data.pairs, Encoded) and sorted(asked_rows(text)) == [0, 2]
+        assert isinstance(text.data, Encoded) and sorted(asked_rows(text)) == [0, 2]
 
 
 class TestRefused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, add_all, of_documents, to_numpy
 from headwise.importance.work import work_on
+from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import unreported
 from headwise.tasks.batches import Batches, Fold, Shuffled, reporter, unreported_batches
@@ -56,9 +57,6 @@ from headwise.tasks.objective import (
     query_masks,
     token_masks,
 )
-
-if TYPE_CHECKING:
-    from headwise.model import Model
 
 RESTORED = "ablation.restored"
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,9 @@ from headwise.attention.projection import output_weights
 from headwise.heads import Site
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
+from headwise.model import Model
+from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
-
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
 
 Statistic = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)

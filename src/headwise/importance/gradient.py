@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
-from headwise.tasks.batches import reporter
+from headwise.model import Model
+from headwise.tasks.batches import Batches, Fold, reporter
 from headwise.tasks.objective import (
     asked_tokens,
     differentiable,
@@ -37,10 +38,6 @@ from headwise.tasks.objective import (
     token_masks,
     vocabulary_of,
 )
-
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
 
 GRADIENTS = (
     "gradient",

@@ -469,9 +469,9 @@ def collect_scores(
     others = [name for name in measures if name in measure.added]
     if others:  # so that a report knows them without the program that declares them
         said = ("title", "caption", "source", "larger")
-        signature["declared"] = {
-            name: {fact: getattr(measure[name], fact) for fact in said} for name in others
-        }
+        signature["declared"] = declared = {}
+        for name in others:
+            declared[name] = {fact: getattr(measure[name], fact) for fact in said}
     if measurement.samples:
         signature["sampled"] = measurement.samples
     signature["repeats"] = repeats_of(measurement, seed)

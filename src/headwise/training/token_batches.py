@@ -85,9 +85,7 @@ class Encoded(TrainingData):
 
         self.tokenizer = tokenizer
         dataset = mapped(text, tokenizer, ids, cache)
-        self.source_lengths = lengths(dataset, "source")
-        self.target_lengths = lengths(dataset, "target")
-        longest = np.maximum(self.source_lengths, self.target_lengths)
+        longest = np.maximum(lengths(dataset, "source"), lengths(dataset, "target"))
         self.rows = np.flatnonzero(longest <= max_length)
         self.longest = longest[self.rows]
         self.dropped = len(longest) - len(self.rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,10 @@ from headwise.importance.measurement import Measurement
 from headwise.importance.measures import STARTS
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
-from headwise.tasks.batches import reporter
+from headwise.model import Model
+from headwise.tasks.batches import Batches, Fold, reporter
 from headwise.tasks.objective import differentiable, on_device, predict
 from headwise.training.token_batches import IGNORED
-
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
 
 Mode = Literal["per-step", "pooled"]
 ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE times as many
