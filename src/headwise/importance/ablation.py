@@ -32,7 +32,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, HeadMask, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs, swapped
-from headwise.importance.gradient import refuse_unsound, sound, traced, tracing
+from headwise.importance.gradient import exchanged, refuse_unsound, sound, traced, tracing
 from headwise.importance.mean_outputs import (
     mean_outputs,
     position_means,
@@ -353,15 +353,12 @@ def to_first_order(
     of_sites = {}
     with torch.no_grad():
         for site, (call, gradient) in traces.items():
-            columns = []
-            # half precision would lose small terms of these sums
+            count = batch.discovery.heads.count(site)
             wide = torch.promote_types(gradient.dtype, torch.float32)
-            for head in range(batch.discovery.heads.count(site)):
-                moved = change(call, head=head).to(wide) - call.output.to(wide)
-                columns.append((moved * gradient.to(wide)).sum((1, 2, 3)))
-            of_sites[site] = (
-                torch.stack(columns, 1) if columns else batch.losses.new_zeros(len(batch.losses), 0)
-            )
+            of_sites[site] = gradient.new_zeros(len(gradient), count, dtype=wide)
+            for head in range(count):
+                changes = exchanged(call, gradient, change(call, head=head))
+                of_sites[site][:, head] = changes.sum((1, 2, 3))
     return of_sites
 
 
