@@ -63,8 +63,7 @@ class Text(StoredText):
         .jsonl). `cache`: a folder for the memory-mapped copy."""
         file = existing_file(path)
         if is_table(file):
-            rows = _cells(records_of(file, *cls.columns), cls.columns)
-            return cls._write(rows, file.name, cache, file_key("text of a table", file))
+            return _read_table(cls, file, cache)
         if file.name.removesuffix(".gz").endswith(".conllu"):
             raise HeadwiseError(
                 f"'{file}' is a treebank, and plain text is needed here: give the trees with --treebank."
@@ -83,11 +82,6 @@ class Text(StoredText):
             )
         return cls._write(rows_in_python(lines, cls), name, cache)
 
-    @property
-    def lines(self) -> Sequence[str]:
-        """The sentences as a list-like column, read from disk on access."""
-        return self.dataset["text"]  # type: ignore[no-any-return]
-
     def __iter__(self) -> Iterator[str]:
         for (line,) in self.rows():
             yield line
@@ -98,11 +92,6 @@ class Text(StoredText):
 
 class TextRows(StoredText):
     """Text of several columns: iteration over rows, and `text[3]`, give tuples."""
-
-    @property
-    def lines(self) -> Sequence[str]:
-        """The first column, list-like, read from disk on access."""
-        return self.dataset[self.columns[0]]  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return self.rows()
@@ -132,9 +121,7 @@ class TableText(TextRows):
                 f"The format of {cls.what} '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with the "
                 f"columns {', '.join(cls.columns)}, or datasets:NAME."
             )
-        file = existing_file(spec)
-        rows = _cells(records_of(file, *cls.columns), cls.columns, cls.numbered)
-        return cls._write(rows, file.name, cache, file_key(cls.what, file))
+        return _read_table(cls, existing_file(spec), cache)
 
     @classmethod
     def from_rows(
@@ -371,6 +358,12 @@ def one_spec(spec: TextSpec, what: str) -> AnyPath:
 
 def _is_dataset(spec: object) -> bool:
     return isinstance(spec, str) and spec.startswith(DATASETS)
+
+
+def _read_table(wanted: type[AnyStored], file: Path, cache: AnyPath | None) -> AnyStored:
+    """The text of a table with named columns."""
+    rows = _cells(records_of(file, *wanted.columns), wanted.columns, wanted.numbered)
+    return wanted._write(rows, file.name, cache, file_key(f"{wanted.__name__} of a table", file))
 
 
 def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None) -> AnyStored:

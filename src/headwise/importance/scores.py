@@ -237,14 +237,7 @@ class Scores(Result):
     curves: pd.DataFrame | None = None
     controls: pd.DataFrame | None = None
 
-    FILES = (
-        "heads.csv",
-        "heads.json",
-        "lrp.csv",
-        "untrained.csv",
-        "faithfulness.csv",
-        "curves.csv",
-    )
+    FILES = ("heads.csv", "heads.json", "lrp.csv", *SCORE_TABLES.values())
     TOP = ("head", "value", "low", "high", "n")
     CAPTION = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
 
