@@ -117,9 +117,10 @@ class TableText(TextRows):
         if _is_dataset(spec):
             return _read_dataset(cls, spec, cache)
         if not is_table(Path(spec)):
+            *others, last = cls.columns
             raise HeadwiseError(
                 f"The format of {cls.what} '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with the "
-                f"columns {', '.join(cls.columns)}, or datasets:NAME."
+                f"columns {', '.join(others)} and {last}, or datasets:NAME."
             )
         return _read_table(cls, existing_file(spec), cache)
 
