@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ from headwise.importance.ablation import (
     to_first_order,
     unrecorded,
 )
-from headwise.importance.control_variate import controlled, variations
+from headwise.importance.control_variate import controlled, variation
 from headwise.importance.ranks import agreement_of, halves, spearman
 from headwise.importance.sample import (
     FEWEST_SAMPLED,
@@ -57,6 +58,7 @@ from headwise.importance.sample import (
     SETTLED,
     resting_heads,
     times_ahead,
+    tokens_of_heads,
 )
 from headwise.importance.sums import SentenceSums
 from headwise.importance.work import Workload
@@ -80,7 +82,8 @@ def measure(name: str, source: str, texts: list[Path], seconds: float, pools: Pa
     with evaluating(model.hf), torch.no_grad():
         one, other = (Shuffled(batches, 0, SAMPLE_POSITIONS, silent) for _ in range(2))
         ablations = adding(sums, recordings(model.hf, model.discovery, one), {}, one_by_one)
-        slopes = adding(known, unrecorded(model.hf, model.discovery, other), {}, to_first_order)
+        unread = map(partial(unrecorded, model.hf, model.discovery), other)
+        slopes = adding(known, unread, {}, to_first_order)
         spent = [0.0, 0.0]
         while sum(spent) < seconds:
             start = time.perf_counter()
@@ -129,10 +132,10 @@ def sampled(
         known = taken(pool["known"][ahead_of], pool["counts"][ahead_of])
         tokens = taken(tried * counts[:, None], counts)
         measured = taken(lost * tried, counts)
-        made = controlled(measured, tokens, known)
+        made, _ = controlled(measured, tokens, known)
         one, other = halves(made, made.heads, seed)
-        plain = controlled(measured, tokens, SentenceSums(made.heads))
-        gain = variations(plain) / variations(made)
+        plain, _ = controlled(measured, tokens, SentenceSums(made.heads))
+        gain = variation(*plain.whole(SITE)) / variation(*made.whole(SITE))
         if now == FEWEST_SAMPLED:
             first = gain
         if np.median(gain) < 1 + ahead * FIRST_ORDER / work:
@@ -140,7 +143,7 @@ def sampled(
         if agreement_of(one, other) >= SETTLED or now >= MOST:
             break
         if resting:
-            awake = ~resting_heads(one, other, tokens)
+            awake = ~resting_heads(one, other, tokens_of_heads(tokens))
     forwards = now + (work - 1) / heads * tried.sum() + FIRST_ORDER * read
     return {"forwards": forwards, "sums": made, "gain": first, "sentences": now}
 

@@ -130,7 +130,9 @@ def child(options: argparse.Namespace) -> None:
         mask_without(model.heads, order, total - left)
         for left in left_by_step(model.heads, at_random)
     ]
-    jobs["losses of greedy models"] = lambda: measure_losses(text, masks).stats.tobytes()
+    jobs["losses of greedy models"] = lambda: measure_losses(
+        model.task, text, masks
+    ).stats.tobytes()
     values(model, text, "confidence")  # what comes only once
     found = {}
     for name, job in jobs.items():

@@ -77,7 +77,7 @@ DEFECTS = (
     ),
     # importance, relevance
     Defect(
-        "importance/ablation.py",
+        "importance/recorded_batch.py",
         "other[asking] = asking.roll(-1)",
         "other[asking] = asking.roll(1)",
         "wrong direction: the sentence before, not the next one",
@@ -102,8 +102,8 @@ DEFECTS = (
     ),
     Defect(
         "importance/sums.py",
-        "low, high = interval(drawn, effective_units(counts))",
-        "low, high = interval(drawn, len(counts))",
+        "units = float(effective_units(counts))",
+        "units = float(len(counts))",
         "wrong number of units: long and short sentences say equally much",
     ),
     Defect(
@@ -168,21 +168,21 @@ DEFECTS = (
         "interval of the wrong side",
     ),
     Defect(
-        "evaluation/word_errors.py",
+        "speech/word_errors.py",
         "for row in sorted(written):",
         "for row in written:",
         "lost order: recordings in the order of batches",
     ),
     Defect(
         "statistics.py",
-        "p: np.ndarray = 2 * student.sf(z, several - 1)",
-        "p: np.ndarray = student.sf(z, several - 1)",
+        "p: np.ndarray = 2 * student.sf(",
+        "p: np.ndarray = student.sf(",
         "one side of a p of two sides",
     ),
     Defect(
         "statistics.py",
-        "spread = np.where(asked, differences - mean * counts, 0) / without",
-        "spread = np.where(asked, differences - mean * counts, 0)",
+        "rest = np.where(asked, sums - sums.sum(0) / total * counts, 0) / without",
+        "rest = np.where(asked, sums - sums.sum(0) / total * counts, 0)",
         "wrong denominator: a left-out unit does not shorten the text",
     ),
     Defect(
@@ -206,8 +206,8 @@ DEFECTS = (
     ),
     Defect(
         "pruning/prune.py",
-        "measured = measure(dev_batches, masks, cut if options.compensate else None)",
-        "measured = measure(dev_batches, masks)",
+        "measured = measure(model.task, dev_batches, masks, cut if options.compensate else None)",
+        "measured = measure(model.task, dev_batches, masks)",
         "ignored option: the choice is made without compensation",
     ),
     Defect(

@@ -66,7 +66,7 @@ def test_what_takes_a_folder_takes_the_run(copied: Path) -> None:
     assert about["run"] == copied.name and about["scores"] and about["pruned"]
     assert hw.Scores.read(run).measures == run.scores.measures
     assert hw.load(run).heads == run.model("full").heads
-    pytest.importorskip("vl_convert")
+    pytest.importorskip("vl_convert", reason="vl-convert is not installed (headwise[report])")
     assert run.report() == hw.report(run) == copied / "report.html"
 
 

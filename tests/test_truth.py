@@ -40,7 +40,8 @@ def test_what_is_said_of_heads_is_true(name: str, tmp_path: Path) -> None:
         if head in planted.heads:
             removed = [address[other] for other in planted.heads[head].without]
         masks += [full.without(removed), full.without([*removed, head])]
-    losses = measure_losses(planted.model.task.batches(planted.text), masks).by(LOSS)
+    task = planted.model.task
+    losses = measure_losses(task, task.batches(planted.text), masks).by(LOSS)
     loss = np.array([losses.value(model) for model in range(1 + len(masks))])
     changes = loss[2::2] - loss[1::2]
     bounds = {

@@ -103,7 +103,8 @@ def table_of_sets(
     rows = []
     for size in SIZES:
         sets = [draw.sample(heads, size) for _ in range(SETS)]
-        answers = measure_losses(model.task.batches(dev), [whole.without(off) for off in sets])
+        masks = [whole.without(off) for off in sets]
+        answers = measure_losses(model.task, model.task.batches(dev), masks)
         losses, tokens = answers.stats[:, :, 0], answers.weights
         costs = []
         for drawn in range(RESAMPLES + 1):

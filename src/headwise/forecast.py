@@ -125,7 +125,7 @@ def text_line(text: Batches) -> str:
     longest = getattr(data, "longest", None)
     unit = getattr(data, "unit", "tokens")
     tokens = "" if longest is None else f", {int(longest.sum()):,} {unit}"
-    if longest is not None and text.task.generates:
+    if longest is not None and "translations" in text.provides:
         tokens += " of the longer sides"
     if text.windowed:
         tokens += f", of {text.sentences:,} sentences, {text.windowed}"

@@ -109,13 +109,13 @@ def test_documents(tmp_path: Path) -> None:
     body = conllu(CATS)
     text = f"{body}# newdoc id = a\n{body}{body}# newdoc id = b\n\n{body}# newdoc\n{body}"
     files = written(tmp_path, text), written(tmp_path, body, "second.conllu")
-    treebank = Treebank.read(*files, language="en")
+    treebank = Treebank.read(*files)
     documents = list(treebank.documents())
     names = [[sentence.document for sentence in document] for document in documents]
     assert names == [["made-1"], ["a", "a"], ["b"], ["made-document-3"], ["second-1"]]
     assert [one for document in documents for one in document] == list(treebank)
     assert treebank.counts == TreebankSize(sentences=6, words=18, documents=5)
-    assert treebank.name == "made.conllu+second.conllu" and treebank.language == "en"
+    assert treebank.name == "made.conllu+second.conllu"
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_raw_text_is_parsed_once_and_kept(tmp_path: Path, parsed: list[int]) -> None:
     path, cache = written(tmp_path, "Cats sleep.\n\nCats sleep.\n", "raw.txt"), tmp_path / "cache"
     first = Treebank.parse(path, "en", cache=cache)
-    assert [sentence.id for sentence in first] == ["1", "3"] and first.language == "en"
+    assert [sentence.id for sentence in first] == ["1", "3"]
     assert first.name == "raw.txt (trees by Stanza)"
     again = Treebank.parse(path, "en", cache=cache)
     assert [sentence.text for sentence in again] == ["Cats sleep."] * 2
@@ -329,8 +329,5 @@ def test_the_first_sentences(tmp_path: Path) -> None:
     words = [[word.form for word in sentence.words] for sentence in whole]
     assert [[word.form for word in sentence.words] for sentence in few] == words[:3]
     assert len({whole.fingerprint, few.fingerprint, whole.head(2).fingerprint}) == 3
-    assert [len(document) for document in few.documents()] == [
-        1,
-        1,
-        1,
-    ] and few.counts.documents == 3
+    assert [len(document) for document in few.documents()] == [1] * 3
+    assert few.counts.documents == 3

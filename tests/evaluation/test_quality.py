@@ -102,7 +102,7 @@ def test_a_document_counts_once_in_the_interval(monkeypatch: pytest.MonkeyPatch)
     of_longest(monkeypatch)
     model = reader()
     text = hw.Text.from_lines(documents())
-    found = measure_losses(model.task.quality_batches(text), [])
+    found = measure_losses(model.task, model.task.quality_batches(text), [])
     assert sorted(found.weights) == sorted(size - 1 for size in SIZES if size > 1)
 
 
@@ -110,8 +110,8 @@ def test_sentences_that_fit_are_read_as_ever() -> None:
     """Windows change no number of a text that needs none, to the last bit."""
     model = asker("gpt2")
     text = lines(50)
-    whole = measure_losses(model.task.batches(text), [])
-    windows = measure_losses(model.task.quality_batches(text), [])
+    whole = measure_losses(model.task, model.task.batches(text), [])
+    windows = measure_losses(model.task, model.task.quality_batches(text), [])
     assert np.array_equal(whole.stats, windows.stats)
 
 
@@ -121,8 +121,8 @@ def test_greedy_removal_measures_whole_documents(monkeypatch: pytest.MonkeyPatch
     long = [" ".join([line] * 4) for line in sentences(12, 0)]
     seen: list[Any] = []
 
-    def noted(text: Any, *rest: Any) -> Answers:
-        found = measure_losses(text, *rest)
+    def noted(*given: Any) -> Answers:
+        found = measure_losses(*given)
         seen.append(found.made[found.quality])
         return found
 

@@ -24,7 +24,7 @@ from headwise.importance.ablation import (
     to_first_order,
     unrecorded,
 )
-from headwise.importance.control_variate import controlled, slopes_of_others, variations
+from headwise.importance.control_variate import controlled, slopes_of_others, variation
 from headwise.importance.gradient import gradients
 from headwise.importance.sums import SentenceSums
 from headwise.progress import unreported
@@ -50,9 +50,10 @@ def made_of(
     """tried: on which units each head was tried; all by default."""
     sums, counts = sample.whole(SITE)
     there = np.ones_like(sums) if tried is None else tried
-    return controlled(
+    made, _ = controlled(
         taken(sums * there, counts), taken(there * counts[:, None], counts), known, **documents
     )
+    return made
 
 
 def drawn(random: np.random.Generator, units: int, correlation: float) -> tuple[np.ndarray, ...]:
@@ -98,7 +99,7 @@ def test_intervals_hold_the_truth_and_are_as_narrow_as_the_correlation_allows(
         rows = made.rows("a measure", seed)
         missed += [not row["low"] <= 0.3 <= row["high"] for row in rows]
         values += [row["value"] for row in rows]
-        found.append(np.median(variations(sample) / variations(made)))
+        found.append(np.median(variation(*sample.whole(SITE)) / variation(*made.whole(SITE))))
     assert np.mean(missed) < 0.07
     assert np.mean(found) == pytest.approx(gain, rel=0.1)
     assert abs(np.mean(values) - 0.3) < 3 * np.std(values) / len(values) ** 0.5
@@ -206,7 +207,7 @@ def test_first_orders_are_attribution_patching() -> None:
     names = {"ablation.zero": "attribution.zero", "ablation.counterpart": "attribution.counterpart"}
     slopes = empty_sums(names, found)
     with evaluating(model), torch.no_grad():
-        for _ in adding(slopes, unrecorded(model, found, [swapped]), {}, to_first_order):
+        for _ in adding(slopes, [unrecorded(model, found, swapped)], {}, to_first_order):
             pass
     for name, other in names.items():
         for site in found.modules:
@@ -219,7 +220,8 @@ def test_samples_of_a_text_have_its_value_on_average() -> None:
     batches = model.task.batches(lines(80))
     with evaluating(model.hf), torch.no_grad():
         slopes = empty_sums(["ablation.zero"], model.discovery)
-        for _ in adding(slopes, unrecorded(model.hf, model.discovery, batches), {}, to_first_order):
+        unread = map(partial(unrecorded, model.hf, model.discovery), batches)
+        for _ in adding(slopes, unread, {}, to_first_order):
             pass
     effects = ablate(model.hf, model.discovery, batches, ["ablation.zero"])["ablation.zero"]
     site = model.heads.sites[-1]

@@ -103,7 +103,7 @@ def test_it_ends_when_ranks_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     for site in model.heads.sites:
         counts = few.whole(site)[1]
         tried.take(site, np.repeat(counts[:, None], model.heads.count(site), 1), counts)
-    made = controlled(few, tried, slopes)
+    made, _ = controlled(few, tried, slopes)
     expected = np.array([row["value"] for row in made.rows("ablation.zero")])
     np.testing.assert_allclose(ablation_of(scores), expected, rtol=1e-4, atol=1e-6)
     again = hw.score(model, text, ["ablation.zero"], time="1h", seed=3)

@@ -11,17 +11,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from attention.families import STACK, tiny
 from headwise.attention import AttentionCall, capture, discover
-from headwise.attention.projection import LinearNorm
+from headwise.attention.projection import LinearNorm, direct_weights
 from headwise.heads import Site
 from headwise.roles.induction import (
     LENGTH,
     REPEATS,
     copying,
-    direct_output_weights,
     repeated_sequences,
     repetition,
 )
-from headwise.roles.observation import PassageBatch, observe
+from headwise.roles.observation import PassageBatch, Subject, observe
 from headwise.roles.passage import Passage, View
 from headwise.roles.positional import previous_token
 from headwise.roles.shape import sink
@@ -135,15 +134,14 @@ def test_copying_is_reported_by_the_straight_way_to_the_logits() -> None:
 def test_the_output_projection_is_cut_into_heads() -> None:
     model = tiny("llama")
     discovery = discover(model)
-    weights = direct_output_weights(model, discovery)
-    assert weights is not None
+    weights = direct_weights(model, discovery)
     attention = model.model.layers[1].self_attn
     whole = model.model.norm.weight[:, None] * attention.o_proj.weight
     states = torch.randn(4, 8)
     by_head = (states[:, None] @ weights[Site("decoder-self", 1)]).sum(0)[0]
     assert torch.allclose(by_head, states.flatten() @ whole.T, atol=1e-5)
     attention.o_proj = torch.nn.Sequential(torch.nn.LayerNorm(32), torch.nn.Linear(32, 32))
-    assert direct_output_weights(model, discover(model)) is None
+    assert Subject(model, None, discover(model)).readout is None
 
 
 @pytest.mark.parametrize("family", ["gemma2", "olmo2", "llama"])
@@ -152,8 +150,7 @@ def test_the_direct_path_goes_through_the_norm_before_the_stream(family: str) ->
     positive factor."""
     model = tiny(family)
     discovery = discover(model)
-    weights = direct_output_weights(model, discovery)
-    assert weights is not None
+    weights = direct_weights(model, discovery)
     layer = model.model.layers[1]
     adds = layer.self_attn if family == "llama" else layer.post_attention_layernorm
     added, calls = list[Any](), list[AttentionCall]()

@@ -92,7 +92,7 @@ def test_a_prompt_may_end_in_an_unknown_word() -> None:
     [
         ("x.tsv", "clean\tcorrupted\tanswer\na\tb\tc\n", "has no 'wrong_answer'"),
         ("x.tsv", "clean\tcorrupted\tanswer\twrong_answer\na\tb\tc\n", "another number of columns"),
-        ("x.txt", "a\n", "format of the prompts"),
+        ("x.txt", "a\n", "format of a table of prompts"),
     ],
 )
 def test_tables_that_are_refused(name: str, content: str, sentence: str, tmp_path: Path) -> None:

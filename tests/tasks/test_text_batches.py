@@ -27,7 +27,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole(text: Batches) -> Whole:
         if isinstance(text.data, Lines):
             return text.data.batches(tokens=40)
-        return batches(text.data.pairs, text.task.hf.config.decoder_start_token_id, tokens=40)
+        start = text.data.task.hf.config.decoder_start_token_id
+        return batches(text.data, start, tokens=40)
 
     monkeypatch.setattr(Batches, "whole", whole)
 
@@ -108,7 +109,7 @@ class TestBatches:
             ),
         )
         assert model.task.longest == 10 and (len(text.data), text.dropped) == (2, 1)
-        assert isinstance(text.data.pairs, Encoded) and sorted(asked_rows(text)) == [0, 2]
+        assert isinstance(text.data, Encoded) and sorted(asked_rows(text)) == [0, 2]
 
 
 class TestRefused:

@@ -48,6 +48,8 @@ def capture(
     gates, replace = gates or {}, replace or {}
     refuse_strangers(model, discovery, {*gates, *replace})
     states: dict[nn.Module, HookState] = {}
+    # Gates alone need no calls: layers of own code then run without a recorder.
+    calls = False
     for site, module in discovery.modules.items():
         outer: HookState | None = module.__dict__.get(kernel.INTERFACE_NAME)
         state = states.setdefault(
@@ -55,17 +57,15 @@ def capture(
         )
         # Only the innermost state of a module acts, so it carries on the hooks of the blocks around it.
         before = outer.passes[len(state.passes)][1] if outer else []
-        hooks = Hooks(hook, weights, gates.get(site), replace.get(site))
-        state.passes.append((site, [*before, hooks]))
+        opened = [*before, Hooks(hook, weights, gates.get(site), replace.get(site))]
+        state.passes.append((site, opened))
+        calls = calls or any(hooks.hook or hooks.replace for hooks in opened)
 
     def restart(*_: object) -> None:
         """Every forward counts its passes from 0: one that failed half-way must not shift a shared module's layers."""
         for state in states.values():
             state.calls = 0
 
-    # Gates alone need no calls: layers of own code then run without a recorder.
-    opened = [hooks for state in states.values() for _, each in state.passes for hooks in each]
-    calls = any(hooks.hook or hooks.replace for hooks in opened)
     with attention_interface(model, discovery, states, calls), ExitStack() as block:
         block.callback(model.register_forward_pre_hook(restart).remove)
         yield

@@ -128,10 +128,11 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
         layers[kind].append((call.query[1], call.key[1]))
         if call.inline is not None:
             own[site] = call.inline
-    heads = HeadMap(
-        {kind: tuple(count for count, _ in counts) for kind, counts in layers.items()},
-        {kind: tuple(count for _, count in counts) for kind, counts in layers.items()},
-    )
+    query: dict[Kind, tuple[int, ...]] = {}
+    key_value: dict[Kind, tuple[int, ...]] = {}
+    for kind, counts in layers.items():
+        query[kind], key_value[kind] = zip(*counts, strict=True)
+    heads = HeadMap(query, key_value)
     check_heads(model, heads, modules, allow_partial)
     # A shared module runs once for each of its layers; one that calls attention twice in a run has other calls.
     for module, count in Counter(modules.values()).items():
@@ -597,11 +598,9 @@ def routed(model: nn.Module, name: str = kernel.INTERFACE_NAME) -> Iterator[None
         if (config := getattr(module, "config", None))
     }
     # Configurations of parts that no module of this model holds get our function as well.
-    parts = [
-        getattr(config, name)
-        for config in configs.values()
-        for name in getattr(config, "sub_configs", ())
-    ]
+    parts = []
+    for config in configs.values():
+        parts += [getattr(config, part) for part in getattr(config, "sub_configs", ())]
     before: list[tuple[Any, Any]] = [
         (config, config._attn_implementation)
         for config in [*configs.values(), *parts]

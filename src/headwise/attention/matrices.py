@@ -86,14 +86,12 @@ class Matrices:
 
     def values(self) -> Tensor:
         """The rows of the value projection: G D M."""
-        projection, rows = next(
-            (projection, rows)
-            for name, projection in self.inputs().items()
-            for part, rows in self.parts(name)
-            if "v" in part
-        )
-        # Values come last in a part; in latent attention the keys before them may have another size.
-        return by_output(projection)[rows[:, -self.outputs().shape[2] :]]
+        for name, projection in self.inputs().items():
+            for part, rows in self.parts(name):
+                if "v" in part:
+                    # They come last in it; in latent attention the keys before them may have another size.
+                    return by_output(projection)[rows[:, -self.outputs().shape[2] :]]
+        raise AssertionError("every form has values")
 
     def inputs(self) -> dict[str, nn.Linear]:
         return {name: getattr(self.module, name) for name in self.rows()}

@@ -20,9 +20,10 @@ from transformers.pytorch_utils import Conv1D
 
 from headwise.attention.discover import Discovery, output_difference, probe
 from headwise.attention.head_counts import equal_layers, state_counts, state_size
-from headwise.attention.matrices import ZEROS, Matrices, by_output, chosen, matrices
+from headwise.attention.matrices import ZEROS, Matrices, by_output, chosen
 from headwise.attention.position_bias import TABLE, shares_bias
 from headwise.attention.rebuilt import give_weights, shapes, stock_model
+from headwise.attention.removal import layer_of
 from headwise.errors import HeadwiseError
 from headwise.heads import Kind, Site
 from headwise.layout import HeadMask
@@ -133,6 +134,7 @@ def groups_of(model: nn.Module, discovery: Discovery) -> dict[Site, Groups]:
     equal."""
     heads = discovery.heads
     alike = len(heads.kinds) == 1 and equal_layers(heads)
+    modules = dict(model.named_modules())
     groups: dict[Site, Groups] = {}
     for site in heads.sites:
         count = heads.key_value[site.kind][site.layer]
@@ -142,7 +144,7 @@ def groups_of(model: nn.Module, discovery: Discovery) -> dict[Site, Groups]:
         origin = getattr(discovery.modules[site], "key_value_origin", [*range(count)])
         copied = len({*origin}) < count and not alike
         groups[site] = (
-            without_copies(own, origin, layer_of(model, discovery, site)) if copied else own
+            without_copies(own, origin, layer_of(modules, discovery, site)) if copied else own
         )
     return groups
 
@@ -159,13 +161,6 @@ def without_copies(groups: Groups, origin: Sequence[int], layer: Matrices) -> Gr
         else:
             fewer.append((group, queries))
     return fewer
-
-
-def layer_of(model: nn.Module, discovery: Discovery, site: Site) -> Matrices:
-    """The projections of a layer that has heads."""
-    groups = discovery.heads.key_value[site.kind][site.layer]
-    modules = dict(model.named_modules())
-    return matrices(modules, discovery.names[site], discovery.heads.count(site), groups)
 
 
 def numbers_of(layer: Matrices, group: int) -> Tensor:
@@ -275,7 +270,8 @@ def placed_weights(
     theirs = dict(stock.named_modules())
     declared = stock.state_dict()
     weights: dict[str, Tensor] = model.state_dict()
-    paths = {module: path for path, module in model.named_modules()}
+    modules = dict(model.named_modules())
+    paths = {module: path for path, module in modules.items()}
     for site, name in discovery.names.items():
         heads = places[site]
         # `hand_down` may have moved the table, so it is put where the stock model wants it.
@@ -295,7 +291,7 @@ def placed_weights(
                 if other.kind == site.kind and discovery.heads.count(other)
             ]
         for example in alike[:1]:
-            layer = layer_of(model, discovery, example)
+            layer = layer_of(modules, discovery, example)
             before, after = (discovery.names[each].rpartition(".")[0] for each in (example, site))
             for owner, own, linear in layer.arranged(*heads):
                 path = f"{after}{paths[owner].removeprefix(before)}.{own}"

@@ -185,9 +185,13 @@ def layer_at(modules: dict[str, nn.Module], discovery: Discovery, site: Site) ->
             f"Heads of {name} cannot be removed: one module serves several layers (its weights are shared). "
             "They can be masked."
         )
-    return matrices(
-        modules, name, discovery.heads.count(site), discovery.heads.key_value[site.kind][site.layer]
-    )
+    return layer_of(modules, discovery, site)
+
+
+def layer_of(modules: dict[str, nn.Module], discovery: Discovery, site: Site) -> Matrices:
+    """The projections of a layer that has heads."""
+    groups = discovery.heads.key_value[site.kind][site.layer]
+    return matrices(modules, discovery.names[site], discovery.heads.count(site), groups)
 
 
 def compensate(

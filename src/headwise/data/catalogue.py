@@ -55,14 +55,15 @@ def catalogue() -> list[DataSet]:
     return entries
 
 
-def data_folder() -> Path:
-    """The default folder of data sets: HEADWISE_DATA, or else the user's cache folder."""
-    return Path(os.environ.get("HEADWISE_DATA") or pooch.os_cache("headwise")).expanduser()
+def data_folder(given: str | Path | None = None) -> Path:
+    """The folder of data sets: the given one, HEADWISE_DATA, or else the user's cache folder."""
+    chosen = given or os.environ.get("HEADWISE_DATA") or pooch.os_cache("headwise")
+    return Path(chosen).expanduser()
 
 
 def listing(folder: str | Path | None = None) -> list[dict[str, str | int | float]]:
     """The catalogue as rows for a table; `here` counts the files that `folder` has already."""
-    root = data_folder() if folder is None else Path(folder).expanduser()
+    root = data_folder(folder)
     rows: list[dict[str, str | int | float]] = []
     for entry in catalogue():
         row: dict[str, str | int | float] = {
@@ -90,7 +91,7 @@ def get(
     without a known checksum.
     """
     entry = _find_entry(name, catalogue() if entries is None else entries)
-    root = data_folder() if folder is None else Path(folder).expanduser()
+    root = data_folder(folder)
     home = below(root, entry.name)
     pooch.get_logger().setLevel(logging.WARNING)  # it says every file
     sums = {file.name: file.sha256 for file in entry.files}
@@ -143,7 +144,7 @@ def fetched_file(name: str, folder: str | Path | None = None) -> Path:
         raise HeadwiseError(
             f"There is no file '{name}'{guess}; the data set {chosen} has {', '.join(names)}."
         )
-    root = data_folder() if folder is None else Path(folder).expanduser()
+    root = data_folder(folder)
     path = below(root, f"{entry.name}/{match}")
     if not path.is_file():
         raise HeadwiseError(

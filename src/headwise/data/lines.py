@@ -94,6 +94,15 @@ def is_file(name: Any) -> bool:
     return isinstance(name, str | PathLike) and Path(name).is_file()
 
 
+def named_files(given: Any) -> list[Any] | None:
+    """The names of files: of one, or of a list in which all are there; None for anything else."""
+    if isinstance(given, str | PathLike):
+        return [given]
+    if isinstance(given, list | tuple) and given and all(map(is_file, given)):
+        return [*given]
+    return None
+
+
 def refuse_pointer(file: Path) -> None:
     """Raise HeadwiseError where git has left a pointer in the place of a large file."""
     # To look into a pipe would take what is in it; and a pointer is small.
@@ -125,6 +134,14 @@ def one_sided(spec: str | PathLike[str] | Sequence[str | PathLike[str]]) -> bool
     if name.startswith("datasets:"):
         return "text" in parse_qs(name.partition("?")[2])
     return not is_table(Path(name)) and len(side_files(name)) == 1
+
+
+def named_table(spec: Any) -> str | PathLike[str] | None:
+    """The file of a text that is one table; None for a text that is named in another way."""
+    names = [spec] if isinstance(spec, str | PathLike) else spec
+    if len(names) != 1 or str(names[0]).startswith("datasets:") or not is_table(Path(names[0])):
+        return None
+    return names[0]
 
 
 def is_table(file: Path) -> bool:

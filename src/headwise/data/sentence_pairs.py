@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from headwise.data.lines import existing_file
+from headwise.data.lines import existing_file, named_table
 from headwise.data.store import StoredText, file_key
-from headwise.data.text import AnyPath, records_of, rows_in_python, side_of
+from headwise.data.text import AnyPath, TextSpec, one_spec, records_of, rows_in_python, side_of
 from headwise.errors import HeadwiseError
 
 KEYS = ("sentence1", "sentence2", "score")
@@ -20,12 +20,18 @@ class SentencePairs(StoredText):
     `.head(n)`, `.take(indices)`, `.fingerprint`. The higher the score, the more alike the two; its scale is free."""
 
     columns = ("text", "other", "score")
+    numbered = True
 
     @classmethod
-    def open(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
+    def is_named_by(cls, spec: Any) -> bool:
+        """Whether a user names a table."""
+        return named_table(spec) is not None
+
+    @classmethod
+    def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
         """A file ending in .tsv, .csv (its first line names the columns) or .jsonl (.gz may follow), with sentence1,
         sentence2 and score. Raises HeadwiseError for another, and for a score that is no number."""
-        file = existing_file(path)
+        file = existing_file(one_spec(spec, "A table of sentence pairs"))
         key = file_key("sentence pairs", file)
         return cls._write(_rows(file), file.name, cache, key)
 
@@ -38,8 +44,7 @@ class SentencePairs(StoredText):
     ) -> Self:
         """(sentence, other, score) that are already in Python."""
         written = []
-        made = rows_in_python(rows, cls.columns, numbers=("score",))
-        for number, (left, right, score) in enumerate(made, start=1):
+        for number, (left, right, score) in enumerate(rows_in_python(rows, cls), start=1):
             written.append((left, right, _score(score, f"Pair {number}")))
         return cls._write(written, name, cache)
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
@@ -70,6 +70,7 @@ class StoredText(AnyText):
     """
 
     columns: ClassVar[tuple[str, ...]]
+    numbered: ClassVar[bool] = False  # whether the last column may have numbers
 
     def __init__(
         self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None
@@ -93,6 +94,11 @@ class StoredText(AnyText):
                 hashed.update(_as_bytes(row))
             self._fingerprint = hashed.hexdigest()
         return self._fingerprint
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The first column, list-like, read from disk on access."""
+        return self.dataset[self.columns[0]]  # type: ignore[no-any-return]
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The rows, one tuple each, read from disk a thousand at a time."""

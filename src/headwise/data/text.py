@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from urllib.parse import parse_qs
 
-from headwise.data.lines import existing_file, is_table, read_lines, side_files, whole_lines
+from headwise.data.lines import (
+    existing_file,
+    is_table,
+    named_table,
+    read_lines,
+    side_files,
+    whole_lines,
+)
 from headwise.data.store import StoredText, file_key
 from headwise.errors import HeadwiseError, did_you_mean, shown_value
 from headwise.heads import as_rows
@@ -33,6 +40,7 @@ DATASETS = "datasets:"
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
 Records = Iterator[tuple[Mapping[str, Any], str]]  # rows by column, and where each stands
+AnyStored = TypeVar("AnyStored", bound=StoredText)
 
 
 class Text(StoredText):
@@ -46,11 +54,8 @@ class Text(StoredText):
 
         Options may follow a data set's name: "datasets:stas/openwebtext-10k?split=train&text=text".
         """
-        spec = _one_spec(spec, "One-sided text")
-        if not _is_dataset(spec):
-            return cls.read(spec, cache)
-        records, keys, name = _named_dataset(str(spec), cls.columns)
-        return cls._write(_cells(records, keys), name, cache)
+        spec = one_spec(spec, "One-sided text")
+        return _read_dataset(cls, spec, cache) if _is_dataset(spec) else cls.read(spec, cache)
 
     @classmethod
     def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
@@ -58,8 +63,7 @@ class Text(StoredText):
         .jsonl). `cache`: a folder for the memory-mapped copy."""
         file = existing_file(path)
         if is_table(file):
-            rows = _cells(records_of(file, *cls.columns), cls.columns)
-            return cls._write(rows, file.name, cache, file_key("text of a table", file))
+            return _read_table(cls, file, cache)
         if file.name.removesuffix(".gz").endswith(".conllu"):
             raise HeadwiseError(
                 f"'{file}' is a treebank, and plain text is needed here: give the trees with --treebank."
@@ -76,14 +80,7 @@ class Text(StoredText):
             raise HeadwiseError(
                 f"One string was given, {shown_value(lines)}: give a list, even of one sentence."
             )
-        return cls._write(
-            rows_in_python(((line,) for line in iterated(lines)), ("text",)), name, cache
-        )
-
-    @property
-    def lines(self) -> Sequence[str]:
-        """The sentences as a list-like column, read from disk on access."""
-        return self.dataset["text"]  # type: ignore[no-any-return]
+        return cls._write(rows_in_python(lines, cls), name, cache)
 
     def __iter__(self) -> Iterator[str]:
         for (line,) in self.rows():
@@ -96,11 +93,6 @@ class Text(StoredText):
 class TextRows(StoredText):
     """Text of several columns: iteration over rows, and `text[3]`, give tuples."""
 
-    @property
-    def lines(self) -> Sequence[str]:
-        """The first column, list-like, read from disk on access."""
-        return self.dataset[self.columns[0]]  # type: ignore[no-any-return]
-
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return self.rows()
 
@@ -109,12 +101,10 @@ class TextRows(StoredText):
         return tuple(row[column] for column in self.columns)
 
 
-class LabelledText(TextRows):
-    """Texts with a label each, for models that classify: `len(text)`, iteration over (text, label), `text[3]`,
-    `.head(n)`, `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind it as `.dataset`. Labels are
-    strings: names of a model's classes, or their numbers."""
+class TableText(TextRows):
+    """Text of a table with named columns. what: in messages."""
 
-    columns = ("text", "label")
+    what: ClassVar[str]
 
     @classmethod
     def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
@@ -123,23 +113,36 @@ class LabelledText(TextRows):
         Options may follow a data set's name: "datasets:stanfordnlp/sst2?split=validation&text=sentence". In a .tsv
         quotes are ordinary characters. A newline inside a text becomes a blank. Raises HeadwiseError as `ParallelText`.
         """
-        spec = _one_spec(spec, "Labelled text")
+        spec = one_spec(spec, cls.what.capitalize())
         if _is_dataset(spec):
-            records, keys, name = _named_dataset(str(spec), cls.columns)
-            return cls._write(_labelled(records, *keys), name, cache)
-        file = _table_file(spec, "labelled text", "text and label, or datasets:NAME")
-        rows = _labelled(records_of(file, *cls.columns), *cls.columns)
-        return cls._write(rows, file.name, cache, file_key("labelled text label", file))
+            return _read_dataset(cls, spec, cache)
+        if not is_table(Path(spec)):
+            *others, last = cls.columns
+            raise HeadwiseError(
+                f"The format of {cls.what} '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with the "
+                f"columns {', '.join(others)} and {last}, or datasets:NAME."
+            )
+        return _read_table(cls, existing_file(spec), cache)
 
     @classmethod
     def from_rows(
-        cls, rows: Iterable[tuple[str, str | int]], name: str = "rows", cache: AnyPath | None = None
+        cls, rows: Iterable[Sequence[Any]], name: str = "rows", cache: AnyPath | None = None
     ) -> Self:
-        """(text, label) that are already in Python."""
-        return cls._write(rows_in_python(rows, cls.columns, numbers=("label",)), name, cache)
+        """Rows that are already in Python, each with all columns."""
+        return cls._write(rows_in_python(rows, cls), name, cache)
 
 
-class PromptPairs(TextRows):
+class LabelledText(TableText):
+    """Texts with a label each, for models that classify: `len(text)`, iteration over (text, label), `text[3]`,
+    `.head(n)`, `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind it as `.dataset`. Labels are
+    strings: names of a model's classes, or their numbers."""
+
+    what = "labelled text"
+    columns = ("text", "label")
+    numbered = True
+
+
+class PromptPairs(TableText):
     """Prompts with a counterpart each, for causal language models: `len(pairs)`, iteration over (clean, corrupted,
     answer, wrong answer), `pairs[3]`, `.head(n)`, `.take(indices)`, `.fingerprint`, and the `datasets.Dataset` behind
     it as `.dataset`.
@@ -148,36 +151,15 @@ class PromptPairs(TextRows):
     such as another name. wrong_answer: what the answer is compared with, often that of the corrupted prompt.
     """
 
+    what = "a table of prompts"
     columns = ("clean", "corrupted", "answer", "wrong_answer")
 
     @classmethod
     def is_named_by(cls, spec: Any) -> bool:
         """Whether a user names a table with the columns clean and corrupted: a file ending in .tsv, .csv or .jsonl."""
-        if not isinstance(spec, str | PathLike):
-            return len(spec) == 1 and cls.is_named_by(spec[0])
-        if _is_dataset(spec) or not is_table(Path(spec)):
-            return False
-        first = next(read_lines(spec), "")
+        table = named_table(spec)
+        first = "" if table is None else next(read_lines(table), "")
         return "clean" in first and "corrupted" in first
-
-    @classmethod
-    def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
-        """A file ending in .tsv, .csv (its first line names the columns clean, corrupted, answer and wrong_answer) or
-        .jsonl (.gz may follow). Blanks at both ends of a cell go. Raises HeadwiseError as `ParallelText`."""
-        spec = _one_spec(spec, "A table of prompts")
-        file = _table_file(spec, "prompts", ", ".join(cls.columns))
-        rows = _cells(records_of(file, *cls.columns), cls.columns)
-        return cls._write(rows, file.name, cache, file_key("prompt pairs", file))
-
-    @classmethod
-    def from_rows(
-        cls,
-        rows: Iterable[tuple[str, str, str, str]],
-        name: str = "rows",
-        cache: AnyPath | None = None,
-    ) -> Self:
-        """(clean, corrupted, answer, wrong answer) that are already in Python."""
-        return cls._write(rows_in_python(rows, cls.columns), name, cache)
 
 
 class ParallelText(TextRows):
@@ -209,8 +191,7 @@ class ParallelText(TextRows):
             )
         (name,) = spec
         if _is_dataset(name):
-            records, keys, title = _named_dataset(str(name), cls.columns)
-            return cls._write(_cells(records, keys), title, cache)
+            return _read_dataset(cls, name, cache)
         kind = Path(name).name.lower().removesuffix(".gz")
         if kind.endswith(".tsv"):
             return cls.from_tsv(name, cache)
@@ -292,7 +273,7 @@ class ParallelText(TextRows):
         cls, pairs: Iterable[tuple[str, str]], name: str = "pairs", cache: AnyPath | None = None
     ) -> Self:
         """Pairs that are already in Python; a newline inside a sentence becomes a blank."""
-        return cls._write(rows_in_python(pairs, cls.columns), name, cache)
+        return cls._write(rows_in_python(pairs, cls), name, cache)
 
     @property
     def sources(self) -> Sequence[str]:
@@ -353,12 +334,7 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
         )
     name = "dataset" if named else "rows"
     records = _dataset_records(given, name, wanted.columns) if named else _numbered(given)
-    cells = (
-        _labelled(records, *wanted.columns)
-        if wanted is LabelledText
-        else _cells(records, wanted.columns)
-    )
-    return wanted._write(cells, name, None)
+    return wanted._write(_cells(records, wanted.columns, wanted.numbered), name, None)
 
 
 def _has_text(row: Mapping[str, Any]) -> bool:
@@ -370,7 +346,7 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Records:
     return ((row, f"Row {number}") for number, row in enumerate(rows, start=1))
 
 
-def _one_spec(spec: TextSpec, what: str) -> AnyPath:
+def one_spec(spec: TextSpec, what: str) -> AnyPath:
     """The only name of a text that is one file or one data set."""
     if isinstance(spec, str | PathLike):
         return spec
@@ -385,14 +361,18 @@ def _is_dataset(spec: object) -> bool:
     return isinstance(spec, str) and spec.startswith(DATASETS)
 
 
-def _named_dataset(spec: str, columns: Sequence[str]) -> tuple[Records, list[str], str]:
-    """The records of "datasets:NAME?option=value", the data set's own names for the columns, and a name for the text.
+def _read_table(wanted: type[AnyStored], file: Path, cache: AnyPath | None) -> AnyStored:
+    """The text of a table with named columns."""
+    rows = _cells(records_of(file, *wanted.columns), wanted.columns, wanted.numbered)
+    return wanted._write(rows, file.name, cache, file_key(f"{wanted.__name__} of a table", file))
 
-    Options are `split`, `config` and the columns, each with its name in the data set.
-    """
-    name, _, query = spec.removeprefix(DATASETS).partition("?")
+
+def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None) -> AnyStored:
+    """The text of "datasets:NAME?option=value". Options are `split`, `config` and the columns, each with its name in the
+    data set."""
+    name, _, query = str(spec).removeprefix(DATASETS).partition("?")
     options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
-    allowed = (*columns, "split", "config")
+    allowed = (*wanted.columns, "split", "config")
     unknown = options.keys() - {*allowed}
     if unknown:
         wrong = min(unknown)
@@ -401,18 +381,9 @@ def _named_dataset(spec: str, columns: Sequence[str]) -> tuple[Records, list[str
         )
     split = options.get("split", "train")
     dataset = _loaded(name, options.get("config"), split)
-    keys = [options.get(column, column) for column in columns]
-    return _dataset_records(dataset, name, keys), keys, f"{name}[{split}]"
-
-
-def _table_file(spec: AnyPath, what: str, columns: str) -> Path:
-    """The file of a table that a user names. what, columns: for the error, in words."""
-    if not is_table(Path(spec)):
-        raise HeadwiseError(
-            f"The format of the {what} '{spec}' is not clear: give one file ending in .tsv, .csv or .jsonl with the "
-            f"columns {columns}."
-        )
-    return existing_file(spec)
+    keys = [options.get(column, column) for column in wanted.columns]
+    rows = _cells(_dataset_records(dataset, name, keys), keys, wanted.numbered)
+    return wanted._write(rows, f"{name}[{split}]", cache)
 
 
 def records_of(file: Path, *keys: str) -> Records:
@@ -445,20 +416,16 @@ def _table_records(file: Path) -> Records:
         ) from error
 
 
-def _cells(records: Records, keys: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The text of each record under these keys."""
+def _cells(
+    records: Records, keys: Sequence[str], numbered: bool = False
+) -> Iterator[tuple[str, ...]]:
+    """The text of each record under these keys. numbered: whether that of the last may be a whole number."""
     for record, where in records:
-        yield tuple(side_of(record, key, where) for key in keys)
-
-
-def _labelled(records: Records, text_key: str, label_key: str) -> Iterator[tuple[str, ...]]:
-    """Text and label of each record. A label may be a whole number."""
-    for record, where in records:
-        label = record.get(label_key)
+        last = record.get(keys[-1])
         # True and False are integers to Python.
-        if isinstance(label, int) and not isinstance(label, bool):
-            record = {**record, label_key: str(label)}
-        yield side_of(record, text_key, where), side_of(record, label_key, where)
+        if numbered and isinstance(last, int) and not isinstance(last, bool):
+            record = {**record, keys[-1]: str(last)}
+        yield tuple(side_of(record, key, where) for key in keys)
 
 
 def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
@@ -536,31 +503,22 @@ def side_of(record: Mapping[str, Any], key: str, where: str) -> str:
     return on_one_line(value or "")
 
 
-def rows_in_python(
-    rows: Iterable[Sequence[Any]], columns: Sequence[str], numbers: Collection[str] = ()
-) -> Iterator[tuple[str, ...]]:
-    """Rows that are already in Python, each cell on one line. numbers: the columns that may have them. Raises
-    HeadwiseError, with its number, for a row with other cells."""
-    wanted = f"({', '.join(columns)})" if len(columns) > 1 else "a string"
-    for number, row in enumerate(iterated(rows), start=1):
-        cells = [row] if isinstance(row, str) or not isinstance(row, Iterable) else [*row]
-        fits = len(cells) == len(columns)
-        for column, cell in zip(columns, cells, strict=False):
-            is_number = isinstance(cell, Real) and not isinstance(cell, bool)
-            fits &= isinstance(cell, str) or (column in numbers and is_number)
-        if not fits:
-            shown = cells[0] if len(columns) == 1 and len(cells) == 1 else row
-            raise HeadwiseError(
-                f"Row {number} is {shown_value(shown)}: give {wanted} for each row."
-            )
+def rows_in_python(rows: Any, wanted: type[StoredText]) -> Iterator[tuple[str, ...]]:
+    """Rows that are already in Python, each cell on one line; sentences for a text of one column. Raises HeadwiseError for
+    what cannot be gone through, and, with its number, for a row with other cells."""
+    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
+        raise HeadwiseError(f"Rows are {shown_value(rows)}: give a list of them.")
+    columns = wanted.columns
+    for number, row in enumerate(rows, start=1):
+        is_row = len(columns) > 1 and isinstance(row, Iterable) and not isinstance(row, str)
+        cells = [*row] if is_row else [row]
+        last = cells[-1] if cells else None
+        is_number = isinstance(last, Real) and not isinstance(last, bool)
+        texts = cells[:-1] if wanted.numbered and is_number else cells
+        if len(cells) != len(columns) or not all(isinstance(cell, str) for cell in texts):
+            given = f"({', '.join(columns)})" if len(columns) > 1 else "a string"
+            raise HeadwiseError(f"Row {number} is {shown_value(row)}: give {given} for each row.")
         yield tuple(on_one_line(str(cell)) for cell in cells)
-
-
-def iterated(given: Any) -> Iterator[Any]:
-    """What can be gone through, one after another. Raises HeadwiseError for what cannot."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise HeadwiseError(f"Rows are {shown_value(given)}: give a list of them.")
-    return iter(given)
 
 
 def on_one_line(sentence: str) -> str:

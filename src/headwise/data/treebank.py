@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll import read_conllu
-from headwise.data.lines import existing_file, is_file, read_lines
+from headwise.data.lines import existing_file, named_files, read_lines
 from headwise.data.store import file_key, part_file, scratch_folder
 from headwise.errors import HeadwiseError
 
@@ -47,33 +47,30 @@ class TreebankSize:
 class Treebank:
     """Sentences of files: `for sentence in treebank`, `len(treebank)`, `.documents()`, `.counts`, `.fingerprint`.
 
-    name: in results, by default the names of the files. language: as the caller gave it. first: the sentences that are
-    read, by default all.
+    name: in results, by default the names of the files. first: how many sentences are read, by default all.
     """
 
     def __init__(
         self,
         files: tuple[Path, ...],
-        language: str | None = None,
         name: str | None = None,
         first: int | None = None,
     ) -> None:
         self.files = files
         self.first = first
-        self.language = language
         self.name = name or "+".join(file.name for file in files)
         self._key = file_key("treebank", *files)
         self.counts = self._count()
 
     @classmethod
-    def read(cls, *paths: str | PathLike[str], language: str | None = None) -> Self:
+    def read(cls, *paths: str | PathLike[str]) -> Self:
         """The sentences of these CoNLL-U files, gzip or plain, in this order.
 
         Raises HeadwiseError, in one sentence with file and line, for a file that does not exist or is not CoNLL-U.
         """
         if not paths:
             raise HeadwiseError("A treebank needs a file: name one CoNLL-U file or more.")
-        return cls(tuple(existing_file(path) for path in paths), language)
+        return cls(tuple(existing_file(path) for path in paths))
 
     @classmethod
     def parse(
@@ -85,13 +82,11 @@ class Treebank:
         run finds them again. Raises HeadwiseError when Stanza or its models are not installed.
         """
         file = existing_file(path)
-        return cls(
-            (write_parsed(file, language, cache),), language, f"{file.name} (trees by Stanza)"
-        )
+        return cls((write_parsed(file, language, cache),), f"{file.name} (trees by Stanza)")
 
     def head(self, count: int) -> Treebank:
         """The first `count` sentences (all of them when there are fewer)."""
-        return Treebank(self.files, self.language, self.name, count)
+        return Treebank(self.files, self.name, count)
 
     def __len__(self) -> int:
         return self.counts.sentences
@@ -155,11 +150,8 @@ TreeFiles = str | PathLike[str] | Sequence[str | PathLike[str]]  # as `read_tree
 
 def read_trees(given: Any) -> Any:
     """A treebank, of its file, or of a list of files that are there; anything else stays as it is."""
-    if isinstance(given, str | PathLike):
-        return Treebank.read(given)
-    if isinstance(given, list | tuple) and given and all(map(is_file, given)):
-        return Treebank.read(*given)
-    return given
+    files = named_files(given)
+    return given if files is None else Treebank.read(*files)
 
 
 def write_parsed(file: Path, language: str, cache: str | PathLike[str] | None) -> Path:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 
 from headwise.errors import HeadwiseError, did_you_mean
@@ -56,10 +56,9 @@ def save_pattern(
     if np.isnan(worth).any():
         raise HeadwiseError(f"Some heads have no value by '{measure}': take another measure.")
     ranks = (rankdata(worth).reshape(worth.shape) - 1) / max(worth.size - 1, 1)
-    matrix = io.StringIO()
-    np.savetxt(matrix, ranks, fmt="%.8f", delimiter="\t")
+    matrix = pd.DataFrame(ranks).to_csv(sep="\t", header=False, index=False, float_format="%.8f")
     contents = {
-        "full_attention_heads.tsv": matrix.getvalue(),
+        "full_attention_heads.tsv": matrix,
         "config.json": json.dumps({"sink_size": sink, "recent_size": recent}) + "\n",
     }
     return Folder(folder, EXPORT).write(contents, tuple(contents))

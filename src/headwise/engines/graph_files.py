@@ -223,8 +223,11 @@ def graphs(model: Model, attention: Sequence[Head] = ()) -> list[Graph]:
     def graph(
         name: str, kinds: Sequence[Kind], step: Step, inputs: Any, sizes: Any, outputs: Any
     ) -> Graph:
-        chosen = {kind: [head for head in attention if head.kind == kind] for kind in kinds}
-        chosen = {kind: heads for kind, heads in chosen.items() if heads}
+        chosen: dict[Kind, list[Head]] = {}
+        for kind in kinds:
+            heads = [head for head in attention if head.kind == kind]
+            if heads:
+                chosen[kind] = heads
         layers = {kind: len(model.heads.query[kind]) for kind in chosen}
         module = GraphModule(model.hf, step, chosen, layers)
         return Graph(

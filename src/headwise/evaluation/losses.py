@@ -22,6 +22,7 @@ from headwise.tasks.objective import asked_tokens, on_device, predict, sentence_
 
 
 def measure_losses(
+    task: Task,
     text: Batches,
     masks: Sequence[HeadMask],
     cut: Callable[[HeadMask], Model] | None = None,
@@ -31,7 +32,6 @@ def measure_losses(
     All masks go over the text together and share what they can; with `cut`, which makes the smaller model of a mask,
     each model goes over it alone.
     """
-    task = text.task
     whole = HeadMask.full(task.heads)
     silenced = removal_losses(
         task.hf, task.discovery, text, [whole, *masks] if cut is None else [whole]

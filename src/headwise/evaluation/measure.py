@@ -23,6 +23,7 @@ ANSWERS: dict[QualityMeasure, Callable[[Task, Batches], Answers]] = {
 
 
 def measure(
+    task: Task,
     text: Batches,
     masks: Sequence[HeadMask],
     cut: Callable[[HeadMask], Model] | None = None,
@@ -34,9 +35,8 @@ def measure(
     cut: makes the smaller model of a mask, where that is not the masked one. whole: what was measured of the whole model
     on this text, where that is not measured again.
     """
-    task = text.task
     if task.quality == PERPLEXITY:
-        return measure_losses(text, masks, cut)
+        return measure_losses(task, text, masks, cut)
     answer = ANSWERS.get(task.quality, type(task).answers)
     every = [HeadMask.full(task.heads), *masks]
     answers = []

@@ -71,8 +71,8 @@ class Quality(TableResult):
         values = {}
         rows = self.table[["measure", "model", "reference", "value"]]
         for *words, value in rows.itertuples(index=False, name=None):
-            values[value_name(*words)] = float(value)
-        asked = value_name(measure, model, reference)
+            values[value_in_words(*words)] = float(value)
+        asked = value_in_words(measure, model, reference)
         if asked not in values:
             raise HeadwiseError(
                 f"There is no {asked} in this table{did_you_mean(asked, values)}; it has {', '.join(values)}."
@@ -80,7 +80,7 @@ class Quality(TableResult):
         return values[asked]
 
 
-def value_name(measure: str, model: str, reference: str) -> str:
+def value_in_words(measure: str, model: str, reference: str) -> str:
     """A value in words."""
     return f"{measure} of {model}" + (f", changed from {reference}" if reference else "")
 
@@ -255,7 +255,7 @@ def measured_rows(
         share = turn(progress, done, len(models))
         batches = model.task.quality_batches(text, share)
         read.append(batches.data.rows)
-        every.append(measure(batches, []))
+        every.append(measure(model.task, batches, []))
         # paired intervals need the same sentences in the same order
         if not np.array_equal(np.unique(read[-1]), np.unique(read[0])):
             raise HeadwiseError(

@@ -36,11 +36,12 @@ def answer_pairs(task: Task, text: Batches) -> Similarities:
     Raises HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs, and for a model whose vectors are
     made in a way that headwise does not know.
     """
+    assert isinstance(task, Embedding)
     rows, vectors = embeddings(task, text.intact())
     places, members, scores = places_of_pairs(text, rows)
     cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
     check_finite("The model with heads removed", cosines)
-    made = {SIMILARITY: similarities_made(text, members)}
+    made = {SIMILARITY: similarities_made(task, text, members)}
     nearest = np.empty((0, 2), int)
     if scores is None:
         searched = vectors[:SEARCHED]
@@ -65,9 +66,8 @@ def nearest_neighbours(vectors: np.ndarray) -> np.ndarray:
     return nearest
 
 
-def embeddings(task: Task, text: Batches) -> tuple[np.ndarray, np.ndarray]:
+def embeddings(task: Embedding, text: Batches) -> tuple[np.ndarray, np.ndarray]:
     """The rows of the sentences that are read, and their vectors of length 1: N, N M. From all processes."""
-    assert isinstance(task, Embedding)
     pool = task.pooling()
     hf = task.hf
     parts: list[tuple[np.ndarray, ...]] = []
@@ -121,7 +121,7 @@ def refuse_few(count: int, what: str) -> None:
         )
 
 
-def similarities_made(text: Batches, members: np.ndarray) -> str:
+def similarities_made(task: Embedding, text: Batches, members: np.ndarray) -> str:
     """How similarities were made: the text, what they are compared with, and what was left out."""
     if isinstance(text.text, SentencePairs):
         made = f"rank correlation (in points) with the scores of {len(members)} pairs, bootstrap over pairs"
@@ -130,6 +130,5 @@ def similarities_made(text: Batches, members: np.ndarray) -> str:
             f"rank correlation (in points) with the first model's similarities of {len(members)} pairs of "
             f"{len(np.unique(members))} sentences, bootstrap over sentences"
         )
-    assert isinstance(text.task, Embedding)
-    made = f"{made}; vectors: {text.task.pooling().words}"
+    made = f"{made}; vectors: {task.pooling().words}"
     return text.made_on(made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headwise.attention import AttentionCall, Discovery, device_of, evaluating, keeping
 from headwise.attention.capture import refuse_other_heads
-from headwise.attention.removal import removed_heads, with_others
+from headwise.attention.removal import with_others
 from headwise.attention.reuse import (
     ForwardRecord,
     Trial,
@@ -32,7 +32,7 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Head, Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs, swapped
-from headwise.importance.gradient import refuse_unsound, sound, traced, tracing
+from headwise.importance.gradient import exchanged, refuse_unsound, sound, traced, tracing
 from headwise.importance.mean_outputs import (
     mean_outputs,
     position_means,
@@ -46,6 +46,7 @@ from headwise.importance.sample import Sample
 from headwise.importance.sums import SentenceSums, add_all, of_documents, to_numpy
 from headwise.importance.work import work_on
 from headwise.layout import HeadMask
+from headwise.model import Model
 from headwise.options import Search
 from headwise.progress import unreported
 from headwise.tasks.batches import Batches, Fold, Shuffled, reporter, unreported_batches
@@ -57,9 +58,6 @@ from headwise.tasks.objective import (
     query_masks,
     token_masks,
 )
-
-if TYPE_CHECKING:
-    from headwise.model import Model
 
 RESTORED = "ablation.restored"
 
@@ -74,37 +72,35 @@ def ablation_measures(
     if batches.time_limit is None:
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
-    found, discovery = model.hf, model.discovery
+    hf, discovery = model.hf, model.discovery
     forwards = work_on(model, batches).of_measures(names)
-    sample = Sample(batches, model.heads, batches.time_limit, seed, forwards)
-    measured, tried, late, tried_late, first_order = (
-        empty_sums(names, discovery) for _ in range(5)
-    )
-    with evaluating(found), torch.no_grad():
-        added = mean_outputs_for(names, found, discovery, sample.beginning())
-        without_forward = unrecorded(found, discovery, sample.ahead)
-        ahead = adding(first_order, without_forward, added, to_first_order)
+    sample = Sample(batches, empty_sums(names, discovery), batches.time_limit, seed, forwards)
+    with evaluating(hf), torch.no_grad():
+        added = mean_outputs_for(names, hf, discovery, sample.beginning())
+        unread = map(partial(unrecorded, hf, discovery), sample.ahead)
+        ahead = adding(sample.first_order, unread, added, to_first_order)
 
         def reading(
             text: Shuffled, sums: Mapping[str, SentenceSums], tokens: Mapping[str, SentenceSums]
         ) -> Iterator[None]:
-            recorded = recordings(found, discovery, text)
+            recorded = recordings(hf, discovery, text)
             changes = partial(one_by_one, resting=sample.resting)
             return adding(sums, recorded, added, changes, text.within, tokens, sample.resting)
 
-        for _ in reading(sample.batches, measured, tried):
+        for _ in reading(sample.batches, sample.measured, sample.tried):
             sample.read_ahead(ahead)
-            if sample.enough(measured, tried, first_order):
+            if sample.enough():
                 break
+        late = empty_sums(names, discovery)
+        tried_late = empty_sums(names, discovery)
         rest = reading(sample.again, late, tried_late)
         for _ in zip(sample.rest_of_text(), rest, strict=False):
             pass
     for name in names:
-        measured[name].fill(late[name])
-        tried[name].fill(tried_late[name])
-    sums = sample.controlled(measured, tried, first_order)
-    samples = {name: sample.facts(sums[name], tried[name]) for name in names}
-    return Measurement(sums, samples=samples)
+        sample.measured[name].fill(late[name])
+        sample.tried[name].fill(tried_late[name])
+    sums, _ = sample.controlled()
+    return Measurement(sums, samples=sample.facts(sums))
 
 
 def ablate(
@@ -226,16 +222,24 @@ def removal_losses(
     single one."""
     for mask in masks:
         refuse_other_heads(discovery, mask)
-    device = device_of(model)
-    trials: list[Trial] = []
+    trials = []
     for mask in masks:
-        trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
-        for site, numbers in removed_heads(discovery, mask).items():
-            # once for all batches: plain numbers would be copied to the device at each call
-            heads = torch.tensor(numbers, device=device)
-            trial[site] = partial(with_others, heads=heads, replacement=0.0)
-        trials.append(trial)
+        removed = [head for head in discovery.heads if head not in mask.kept]
+        trials.append(silent_heads(removed, device_of(model)))
     return trial_losses(model, discovery, batches, lambda _: trials)
+
+
+def silent_heads(heads: Iterable[Head], device: torch.device) -> Trial:
+    """A trial in which heads give nothing."""
+    by_site: dict[Site, list[int]] = {}
+    for head in heads:
+        by_site.setdefault(Site(head.kind, head.layer), []).append(head.head)
+    trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
+    for site, numbers in by_site.items():
+        # once for all batches: plain numbers would be copied to the device at each call
+        here = torch.tensor(numbers, device=device)
+        trial[site] = partial(with_others, heads=here, replacement=0.0)
+    return trial
 
 
 def trial_losses(
@@ -259,10 +263,7 @@ def trial_losses(
         raise HeadwiseError(
             "The loss without some heads cannot be computed: the text has no sentence. Give other text."
         )
-    units = np.concatenate(parts)
-    documents = getattr(batches, "documents", None)
-    if documents is not None:
-        units = of_documents(units, documents)
+    units = of_documents(np.concatenate(parts), getattr(batches, "documents", None))
     return units[:, :-1], units[:, -1]
 
 
@@ -285,36 +286,31 @@ def recordings(
 
 
 def unrecorded(
-    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
-) -> Iterator[RecordedBatch]:
-    """Batches without a forward, which `to_first_order` makes itself: their losses are 0."""
-    for batch in batches:
-        tensors = on_device(model, batch)
-        asked = asked_tokens(tensors["labels"])
-        places, there = asked_places(tensors["labels"]), token_masks(tensors)
-        nothing = ForwardRecord(len(asked))
-        yield RecordedBatch(model, discovery, tensors, asked * 0.0, asked, places, there, nothing)
+    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
+) -> RecordedBatch:
+    """A batch before any forward, which `to_first_order` makes itself: its losses are 0."""
+    tensors = on_device(model, batch)
+    asked = asked_tokens(tensors["labels"])
+    places, there = asked_places(tensors["labels"]), token_masks(tensors)
+    nothing = ForwardRecord(len(asked))
+    return RecordedBatch(model, discovery, tensors, asked * 0.0, asked, places, there, nothing)
 
 
 def record_batch(
     model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
 ) -> RecordedBatch:
     """A forward of the full model."""
-    tensors = on_device(model, batch)
-    there = token_masks(tensors)
-    places = asked_places(tensors["labels"])
+    blank = unrecorded(model, discovery, batch)
     layers: dict[Site, Tensor] = {}
 
     def note(call: AttentionCall) -> None:
         # a truth value on the device: reading it here would wait for each layer
-        layers[call.site] = sound(call, there)
+        layers[call.site] = sound(call, blank.there)
 
-    with recording(model, discovery, len(tensors["labels"]), note) as kept:
-        lost = losses_of(model, tensors, places)
+    with recording(model, discovery, len(blank.asked), note) as kept:
+        lost = losses_of(model, blank.tensors, blank.places)
     refuse_unsound(layers, lost)
-    return RecordedBatch(
-        model, discovery, tensors, lost, asked_tokens(tensors["labels"]), places, there, kept
-    )
+    return replace(blank, losses=lost, kept=kept)
 
 
 def corrupted_batch(batch: RecordedBatch) -> RecordedBatch:
@@ -358,15 +354,12 @@ def to_first_order(
     of_sites = {}
     with torch.no_grad():
         for site, (call, gradient) in traces.items():
-            columns = []
-            # half precision would lose small terms of these sums
+            count = batch.discovery.heads.count(site)
             wide = torch.promote_types(gradient.dtype, torch.float32)
-            for head in range(batch.discovery.heads.count(site)):
-                moved = change(call, head=head).to(wide) - call.output.to(wide)
-                columns.append((moved * gradient.to(wide)).sum((1, 2, 3)))
-            of_sites[site] = (
-                torch.stack(columns, 1) if columns else batch.losses.new_zeros(len(batch.losses), 0)
-            )
+            of_sites[site] = gradient.new_zeros(len(gradient), count, dtype=wide)
+            for head in range(count):
+                changes = exchanged(call, gradient, change(call, head=head))
+                of_sites[site][:, head] = changes.sum((1, 2, 3))
     return of_sites
 
 

@@ -11,15 +11,15 @@ the heads of the layer, so 1/H is average and 0 dormant. Sandoval-Segura et al. 
 inactive heads in pretrained LLMs") find the mean norm of a head's output, relative to its layer, a better sign of
 inactive heads than attention weights.
 
-Queries q are words: padding never counts, special tokens only by option (`exclude`). Weights are not renormalised.
+Queries q are words: neither padding nor special tokens count. Weights are not renormalised.
 Nothing of size query × key is kept after its layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,23 +30,19 @@ from headwise.attention.projection import output_weights
 from headwise.heads import Site
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, relative
+from headwise.model import Model
+from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
 
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
-
-Exclude = Literal["none", "key", "query", "keyquery"]
 Statistic = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 
 
 @dataclass(frozen=True)
 class Side:
-    """Positions of one side of a batch, each B N: all tokens but padding, words, the first token, ends of sentence, and
-    the tokens that count as queries: each once in windows of a long document, the frames of a recording, no prompt."""
+    """Positions of one side of a batch, each B N: words, the first token, ends of sentence, and the tokens
+    that count as queries: each once in windows of a long document, the frames of a recording, no prompt."""
 
-    tokens: Tensor
     words: Tensor
     first: Tensor
     end: Tensor
@@ -74,14 +70,12 @@ def read_statistics(
     batches: Iterable[Mapping[str, Tensor]],
     special: Iterable[int],
     measures: Iterable[Statistic] = STATISTICS,
-    exclude: Exclude = "keyquery",
 ) -> dict[str, SentenceSums]:
     """Several statistics of every head from one pass over the text: sums by name.
 
-    special: the ids of end of sentence, start, padding. exclude: where they are left out: as keys of confidence and as
-    queries of all statistics (default), as one of both, or not at all. A decoder's first position, which can attend only
-    to itself, counts as special. `attention-to-end` has no decoder-self heads, which do not see the end of a sentence,
-    and is missing for a source text without end tokens.
+    special: the ids of end of sentence, start, padding, which are left out as keys of confidence and as queries of all
+    statistics. A decoder's first position, which can attend only to itself, counts as special. `attention-to-end` has no
+    decoder-self heads, which do not see the end of a sentence, and is missing for a source text without end tokens.
     """
     collected: dict[str, SentenceSums] = {}
     for name in measures:
@@ -100,10 +94,10 @@ def read_statistics(
 
     def hook(call: AttentionCall) -> None:
         queries, keys = sides_of_site(call.site)
-        ways = statistics_of_call(call, now[queries], now[keys], exclude, forms)
         for name, sums in collected.items():
             if call.site in sums.parts:
-                parts.append((sums, call.site, *ways[name]()))
+                found = statistic_of(name, call, now[queries], now[keys], forms)
+                parts.append((sums, call.site, *found))
 
     # attention weights cost memory and the fast kernels, so only where they are read
     weights = any(name != "dormancy" for name in collected)
@@ -125,28 +119,21 @@ def read_statistics(
     return collected
 
 
-def statistics_of_call(
-    call: AttentionCall, queries: Side, keys: Side, exclude: Exclude, forms: Mapping[Site, Tensor]
-) -> dict[str, Callable[[], tuple[Tensor, Tensor]]]:
-    """A function for each statistic of one call: it gives sums B H and counts B."""
-    asked = queries.counted & (queries.words if "query" in exclude else queries.tokens)
-    looked_at = keys.words if exclude.startswith("key") else keys.tokens
-
-    def weights() -> Tensor:
-        assert call.weights is not None
-        return call.weights
-
-    def share(places: Tensor) -> tuple[Tensor, Tensor]:
-        # queries that see none of these places do not count
-        return sharing(weights(), places, call.visible(asked, places).any(-1).any(1))
-
-    return {
-        "confidence": lambda: largest_weights(weights(), looked_at, asked),
-        "entropy": lambda: spreading(weights(), asked),
-        "attention-to-end": lambda: share(keys.end),
-        "attention-to-first": lambda: share(keys.first),
-        "dormancy": lambda: contribution(call.output, forms[call.site], asked),
-    }
+def statistic_of(
+    name: str, call: AttentionCall, queries: Side, keys: Side, forms: Mapping[Site, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """A statistic of one call: sums B H and counts B."""
+    asked = queries.counted & queries.words
+    if name == "dormancy":
+        return contribution(call.output, forms[call.site], asked)
+    assert call.weights is not None
+    if name == "confidence":
+        return largest_weights(call.weights, keys.words, asked)
+    if name == "entropy":
+        return spreading(call.weights, asked)
+    places = keys.end if name == "attention-to-end" else keys.first
+    # queries that see none of these places do not count
+    return sharing(call.weights, places, call.visible(asked, places).any(-1).any(1))
 
 
 def sides_of_site(site: Site) -> tuple[str, str]:
@@ -184,7 +171,7 @@ def side(ids: Tensor, there: Tensor, special: Tensor) -> Side:
     last = there & (place == place[:, -1:])
     # the id of this sentence's own end, -1 where it has none
     closing = torch.where(marked & last, ids, -1).amax(1, keepdim=True)
-    return Side(there, there & ~marked, first, there & ~first & (ids == closing), there)
+    return Side(there & ~marked, first, there & ~first & (ids == closing), there)
 
 
 def largest_weights(weights: Tensor, keys: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:

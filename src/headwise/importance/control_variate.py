@@ -14,9 +14,9 @@ def controlled(
     known: SentenceSums,
     documents: np.ndarray | None = None,
     known_documents: np.ndarray | None = None,
-) -> SentenceSums:
+) -> tuple[SentenceSums, float]:
     """The sums of a sample as if every head had been tried on each sentence, less what they differ from more text in a
-    sum that is known of both.
+    sum that is known of both; and how many times as many units would do without it, for the median head.
 
     sums: of the sample, a unit for each sentence; 0 where a head was not tried. tried: the tokens that each head was tried
     on. known: another sum of the same heads, of the sentences of the sample and then of others, all in random order.
@@ -32,9 +32,10 @@ def controlled(
     many times as there are tokens for each that it was tried on; everywhere by √(u / U) b (k − k̄ c), because k̄ is of a
     sample, too, for u units of the sample and U of the text (`effective_units`).
     """
-    made = sums.by_document(documents).some(slice(None))
+    made = sums.by_document(documents)
     tried_units = tried.by_document(documents)
     known_units = known.by_document(known_documents)
+    gains: list[float] = []
     for site in sums.heads.sites:
         counts = sums.whole(site)[1]
         of_all, every = known.whole(site)
@@ -42,9 +43,8 @@ def controlled(
         # else no more is known, or neighbours of a long text were merged
         if len(every) > len(counts) and np.array_equal(every[: len(counts)], counts):
             rest = of_all[: len(counts)] - of_all.sum(0) / every.sum() * counts[:, None]
-        rest_of_tried = np.where(tried.whole(site)[0] > 0, rest, 0)
-        if documents is not None and len(documents) == len(counts):
-            rest, rest_of_tried = (of_documents(each, documents) for each in (rest, rest_of_tried))
+        rest_of_tried = of_documents(np.where(tried.whole(site)[0] > 0, rest, 0), documents)
+        rest = of_documents(rest, documents)
         lost, counts = made.whole(site)
         if not counts.any():
             continue
@@ -57,9 +57,14 @@ def controlled(
         noise = predicted * rest
         noise -= noise.sum(0) / counts.sum() * counts[:, None]
         precise += share**0.5 * noise
-        better = variation(precise, counts) < variation(plain, counts)
-        made.parts[site] = [np.column_stack([np.where(better, precise, plain), counts])]
-    return made
+        before = variation(plain, counts)
+        after = variation(precise, counts)
+        lost = np.where(after < before, precise, plain)
+        made.parts[site] = [np.column_stack([lost, counts])]
+        least = np.minimum(before, after)
+        varies = least > 0
+        gains += (before[varies] / least[varies]).tolist()
+    return made, float(np.median(gains)) if gains else 1.0
 
 
 def as_if_tried(sums: np.ndarray, of_head: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -100,17 +105,3 @@ def variation(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
     rest = sums - sums.sum(0) / counts.sum() * counts[:, None]
     squares: np.ndarray = (rest**2).sum(0) / counts.sum() ** 2
     return squares
-
-
-def gain(plain: SentenceSums, precise: SentenceSums) -> float:
-    """How many times as many units the first would need for intervals as narrow as those of the second: the median of
-    heads whose values vary."""
-    before, after = variations(plain), variations(precise)
-    varies = after > 0
-    return float(np.median(before[varies] / after[varies])) if varies.any() else 1.0
-
-
-def variations(sums: SentenceSums) -> np.ndarray:
-    """The variance of the value of every head."""
-    of_layers = [variation(lost, counts) for _, lost, counts in sums.layers("a sample")]
-    return np.concatenate(of_layers)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +30,11 @@ from headwise.errors import HeadwiseError
 from headwise.heads import Row, Site
 from headwise.importance.gradient import refuse_unsound, tracing
 from headwise.importance.measurement import Measurement
+from headwise.model import Model
 from headwise.progress import Report, silent, turn
+from headwise.tasks.batches import Batches, Fold
 from headwise.tasks.objective import asked_tokens, losses_of, on_device
 from headwise.training.token_batches import IGNORED
-
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
 
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from headwise.heads import Site
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
-from headwise.tasks.batches import reporter
+from headwise.model import Model
+from headwise.tasks.batches import Batches, Fold, reporter
 from headwise.tasks.objective import (
     asked_tokens,
     differentiable,
@@ -37,10 +38,6 @@ from headwise.tasks.objective import (
     token_masks,
     vocabulary_of,
 )
-
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
 
 GRADIENTS = (
     "gradient",
@@ -179,7 +176,8 @@ def of_rows(
         query_side, key_side = sides_of_site(site)
         numbers = reduced(call, gradient, queries[query_side], there[key_side], asked)
         if patched:
-            numbers[COUNTERPART] = exchanged(call, gradient, corrupted[site]), asked
+            changes = exchanged(call, gradient, corrupted[site])
+            numbers[COUNTERPART] = changes.sum((1, 3)), asked
         by_site[site] = numbers
     return by_site
 
@@ -242,12 +240,10 @@ def moves(call: AttentionCall, gradient: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def exchanged(call: AttentionCall, gradient: Tensor, corrupted: Tensor) -> Tensor:
-    """What the loss gains to first order when each head gives its output for the corrupted prompt: B H. gradient and
-    corrupted B Q H D."""
+def exchanged(call: AttentionCall, gradient: Tensor, other: Tensor) -> Tensor:
+    """What the loss gains to first order when each number of the heads' outputs becomes another: B Q H D in and out."""
     wide = torch.promote_types(gradient.dtype, torch.float32)
-    change = corrupted.to(wide) - call.output.to(wide)
-    return (change * gradient.to(wide)).sum((1, 3))
+    return (other.to(wide) - call.output.to(wide)) * gradient.to(wide)
 
 
 def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +15,8 @@ from headwise.importance.ablation import recordings
 from headwise.importance.gradient import tracing
 from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.sums import SentenceSums, add_all
-from headwise.tasks.batches import reporter
-
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
+from headwise.model import Model
+from headwise.tasks.batches import Batches, Fold, reporter
 
 PATH_STEPS = 5  # as Hanna et al. 2024 use
 

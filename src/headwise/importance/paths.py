@@ -93,10 +93,12 @@ def along_paths(
     if receivers.inputs:
         batch.tried(trials, batch.layers_again, batch.losses, lambda share: report(share / 2))
         # the parts that each receiver got stand for its own input
-        trials = [
-            {end: partial(given_inputs, receivers.inputs[end], parts) for end, parts in got.items()}
-            for got in received
-        ]
+        trials = []
+        for got in received:
+            trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
+            for end, parts in got.items():
+                trial[end] = partial(given_inputs, receivers.inputs[end], parts)
+            trials.append(trial)
     share_before = 0.5 if receivers.inputs else 0.0
     losses = batch.losses_in(
         trials, lambda share: report(share_before + (1 - share_before) * share)

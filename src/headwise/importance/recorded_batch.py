@@ -13,7 +13,7 @@ from headwise.attention import Discovery
 from headwise.attention.output import run_layers
 from headwise.attention.reuse import ForwardRecord, Trial, group_trials, trying
 from headwise.heads import Site
-from headwise.importance.mean_outputs import PositionMeans
+from headwise.importance.mean_outputs import PositionMeans, positions
 from headwise.progress import unreported
 from headwise.tasks.objective import Places, inputs_of, losses_of
 
@@ -70,8 +70,7 @@ class RecordedBatch:
         for side, there in self.there.items():
             length_of_other = there.sum(1).clamp_min(1)[other, None]
             tokens_first = (~there).long().argsort(dim=1, stable=True)
-            # padding may be on either side
-            number = (there.cumsum(1) - 1).clamp_min(0) % length_of_other
+            number = positions(there) % length_of_other
             neighbours[side] = other[:, None], tokens_first[other].gather(1, number)
         return neighbours
 

@@ -14,8 +14,8 @@ import numpy as np
 from accelerate import PartialState
 
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap
-from headwise.importance.control_variate import controlled, gain
+from headwise.heads import Head
+from headwise.importance.control_variate import controlled
 from headwise.importance.ranks import agreement_of, halves, rank_errors
 from headwise.importance.sums import MERGED_SENTENCES, SentenceSums
 from headwise.progress import silent
@@ -48,16 +48,24 @@ def duration_seconds(duration: str) -> float:
 class Sample:
     """The sentences of a text that a measure reads within some seconds, in the order in which it reads them.
 
-    batches: the whole text in random order. ahead: the same, for the first order of what is measured, which is read of
-    more sentences; again: the same, for heads that rested. forwards: about how many the measure takes of a sentence.
-    `enough` is asked after every batch.
+    measured: sums by measure, empty at first; tried: the tokens that each head was tried on; first_order: first orders of
+    what is measured, of more sentences. batches: the whole text in random order; ahead, again: the same, for first orders
+    and for heads that rested. forwards: about how many the measure takes of a sentence. `enough` is asked after every
+    batch.
     """
 
     def __init__(
-        self, text: Batches, heads: HeadMap, seconds: float, seed: int, forwards: float
+        self,
+        text: Batches,
+        measured: Mapping[str, SentenceSums],
+        seconds: float,
+        seed: int,
+        forwards: float,
     ) -> None:
         self.text = text
-        self.heads = heads
+        self.measured = measured
+        self.tried = {name: SentenceSums(sums.heads) for name, sums in measured.items()}
+        self.first_order = {name: SentenceSums(sums.heads) for name, sums in measured.items()}
         self.seconds = seconds
         self.seed = seed
         # the clock starts here, so that means over the text and the first batch count
@@ -106,36 +114,27 @@ class Sample:
             # no gradient passes through this model, or memory is too small for it: the sample is as good without
             self.times = 0
 
-    def controlled(
-        self,
-        measured: Mapping[str, SentenceSums],
-        tried: Mapping[str, SentenceSums],
-        first_order: Mapping[str, SentenceSums],
-    ) -> dict[str, SentenceSums]:
-        """What was measured, made more precise by its first order of more text; a unit for each document. tried: the tokens
-        that each head was tried on."""
+    def controlled(self) -> tuple[dict[str, SentenceSums], float]:
+        """What was measured, made more precise by its first order of more text; a unit for each document. And the least
+        gain of a measure by it."""
         documents = self.batches.documents
         of_ahead = self.ahead.documents if self.ahead.rows else None
         made = {}
-        for name, sums in measured.items():
-            made[name] = controlled(sums, tried[name], first_order[name], documents, of_ahead)
-        return made
+        gains = []
+        for name, sums in self.measured.items():
+            tried, known = self.tried[name], self.first_order[name]
+            made[name], gain = controlled(sums, tried, known, documents, of_ahead)
+            gains.append(gain)
+        return made, min(gains)
 
-    def enough(
-        self,
-        measured: Mapping[str, SentenceSums],
-        tried: Mapping[str, SentenceSums],
-        first_order: Mapping[str, SentenceSums],
-    ) -> bool:
+    def enough(self) -> bool:
         """Whether no other batch is to be read: ranks have settled, or another batch would take too long."""
         self.rested.append(set(self.resting))
-        precise = self.controlled(measured, tried, first_order)
+        precise, gain = self.controlled()
         # few sentences may agree at random
         if min(counted_sentences(sums) for sums in precise.values()) >= FEWEST_SAMPLED:
-            self.look(precise, tried)
-            nothing = {name: SentenceSums(sums.heads) for name, sums in measured.items()}
-            plain = self.controlled(measured, tried, nothing)
-            self.gain = min(gain(plain[name], precise[name]) for name in precise)
+            self.look(precise)
+            self.gain = gain
             # the time is better spent on more sentences
             if self.gain < 1 + self.price:
                 self.times = 0
@@ -149,7 +148,7 @@ class Sample:
             self.ended = "time spent"
         return bool(self.ended)
 
-    def look(self, precise: Mapping[str, SentenceSums], tried: Mapping[str, SentenceSums]) -> None:
+    def look(self, precise: Mapping[str, SentenceSums]) -> None:
         """Note how far ranks repeat, and which heads rest (`resting_heads`)."""
         repeats = []
         rests = []
@@ -157,42 +156,46 @@ class Sample:
         for name, sums in precise.items():
             one, other = halves(sums, sums.heads, self.seed)
             repeats.append(agreement_of(one, other))
-            tokens = tokens_of_heads(tried[name])
-            rests.append(resting_heads(one, other, tried[name]))
+            tokens = tokens_of_heads(self.tried[name])
+            rests.append(resting_heads(one, other, tokens))
             shares.append(tokens.mean() / tokens.max())
         self.repeats = min(repeats)
         self.awake = float(np.mean(shares))
         self.resting.clear()
-        self.resting.update(itertools.compress(self.heads, np.all(rests, axis=0)))
+        self.resting.update(itertools.compress(sums.heads, np.all(rests, axis=0)))
 
     def rest_of_text(self) -> Iterator[None]:
         """Once the whole text was read and time is left: before each batch is read again. The heads that rested in it are
         tried, the others rest."""
+        heads = next(iter(self.measured.values())).heads
         for rested in self.rested if not self.ended and any(self.rested) else []:
             if self.taken > self.seconds:
                 self.ended = "time spent"
                 return
             self.resting.clear()
-            self.resting.update(head for head in self.heads if head not in rested)
+            self.resting.update(head for head in heads if head not in rested)
             yield
 
-    def facts(self, sums: SentenceSums, tried: SentenceSums) -> dict[str, Any]:
-        """What was read of the text, and why no more: for the signature of scores. tried: the share of the sentences that
-        a head was tried on, on average; gradients: the sentences whose gradient was read; gain: how many times as many
-        sentences would do without them, for the median head."""
-        tokens = tokens_of_heads(tried)
-        return {
-            "sentences": counted_sentences(sums),
-            "of": self.text.sentences,
-            "ended": self.ended or "whole text",
-            # JSON has no NaN
-            "repeats": None if math.isnan(self.repeats) else round(self.repeats, 3),
-            "seconds": round(self.taken, 1),
-            "limit": self.seconds,
-            "tried": round(float(tokens.mean() / max(1, tokens.max())), 3),
-            "gradients": self.gradients,
-            "gain": round(self.gain, 2),
-        }
+    def facts(self, made: Mapping[str, SentenceSums]) -> dict[str, dict[str, Any]]:
+        """What was read of the text, and why no more, by measure: for the signature of scores. tried: the share of the
+        sentences that a head was tried on, on average; gradients: the sentences whose gradient was read; gain: how many
+        times as many sentences would do without them, for the median head."""
+        facts = {}
+        for name, sums in made.items():
+            tokens = tokens_of_heads(self.tried[name])
+            facts[name] = {
+                "sentences": counted_sentences(sums),
+                "of": self.text.sentences,
+                "ended": self.ended or "whole text",
+                # JSON has no NaN
+                "repeats": None if math.isnan(self.repeats) else round(self.repeats, 3),
+                "seconds": round(self.taken, 1),
+                "limit": self.seconds,
+                "tried": round(float(tokens.mean() / max(1, tokens.max())), 3),
+                "gradients": self.gradients,
+                "gain": round(self.gain, 2),
+            }
+        return facts
 
 
 class Beginning:
@@ -234,10 +237,10 @@ def times_ahead(forwards: float) -> int:
     return max(1, round(2 * math.sqrt(forwards / FIRST_ORDER)))
 
 
-def resting_heads(one: np.ndarray, other: np.ndarray, tried: SentenceSums) -> np.ndarray:
+def resting_heads(one: np.ndarray, other: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Which heads rest: those whose rank another sentence would settle less than that of the average head. one,
-    other: the values of heads on halves of the sample; tried: the tokens that each was tried on."""
+    other: the values of heads on halves of the sample; tokens: how many each was tried on."""
     # the error of a mean falls as 1 / n, so a sentence takes 1 / n of it
-    gained = rank_errors(one, other) / tokens_of_heads(tried)
+    gained = rank_errors(one, other) / tokens
     rests: np.ndarray = gained < gained.mean()
     return rests

@@ -129,7 +129,7 @@ class ScorePlan:
                     "The judge compares scores with ablation on the whole text: leave the time out."
                 )
             batches.time_limit = duration_seconds(time)
-        elif batches.task.samples_text and measures is None and not judge and alone:
+        elif model.task.samples_text and measures is None and not judge and alone:
             batches.time_limit = USUAL_SECONDS
 
         names = usual_measures(model, batches) if measures is None else measures
@@ -237,14 +237,7 @@ class Scores(Result):
     curves: pd.DataFrame | None = None
     controls: pd.DataFrame | None = None
 
-    FILES = (
-        "heads.csv",
-        "heads.json",
-        "lrp.csv",
-        "untrained.csv",
-        "faithfulness.csv",
-        "curves.csv",
-    )
+    FILES = ("heads.csv", "heads.json", "lrp.csv", *SCORE_TABLES.values())
     TOP = ("head", "value", "low", "high", "n")
     CAPTION = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
 
@@ -469,9 +462,9 @@ def collect_scores(
     others = [name for name in measures if name in measure.added]
     if others:  # so that a report knows them without the program that declares them
         said = ("title", "caption", "source", "larger")
-        signature["declared"] = {
-            name: {fact: getattr(measure[name], fact) for fact in said} for name in others
-        }
+        signature["declared"] = declared = {}
+        for name in others:
+            declared[name] = {fact: getattr(measure[name], fact) for fact in said}
     if measurement.samples:
         signature["sampled"] = measurement.samples
     signature["repeats"] = repeats_of(measurement, seed)

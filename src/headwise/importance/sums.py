@@ -94,13 +94,8 @@ class UnitSums(Generic[Key]):
         return self.changed(lambda units: units[chosen])
 
     def by_document(self, documents: np.ndarray | None) -> Self:
-        """The same with a unit for each document. documents: the document of each sentence that was added; None: each is
-        its own. Neighbours that were merged, in a long text, stay merged."""
-        if documents is None:
-            return self
-        return self.changed(
-            lambda units: of_documents(units, documents) if len(units) == len(documents) else units
-        )
+        """The same with a unit for each document (`of_documents`)."""
+        return self.changed(lambda units: of_documents(units, documents))
 
 
 class SentenceSums(UnitSums[Site]):
@@ -111,16 +106,11 @@ class SentenceSums(UnitSums[Site]):
     counts last.
     """
 
-    def __init__(
-        self,
-        heads: HeadMap,
-        scale: SentenceScale | None = None,
-        why_empty: str = "the text is too short",
-    ) -> None:
+    def __init__(self, heads: HeadMap, scale: SentenceScale | None = None) -> None:
         super().__init__(MERGED_SENTENCES)
         self.heads = heads
         self.scale = scale
-        self.why_empty = why_empty
+        self.why_empty = "the text is too short"
         for site in heads.sites:
             self.append(site, np.zeros((0, heads.count(site) + 1)))
 
@@ -232,8 +222,11 @@ class SentenceSums(UnitSums[Site]):
         return out
 
 
-def of_documents(units: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Sums of windows, windows x columns, added up by their documents, in the order of the documents' numbers."""
+def of_documents(units: np.ndarray, documents: np.ndarray | None) -> np.ndarray:
+    """Sums of windows, windows x columns, added up by their documents, in the order of the documents' numbers. documents:
+    of each window; None: each is its own. Neighbours that were merged, in a long text, stay merged."""
+    if documents is None or len(units) != len(documents):
+        return units
     names, unit = np.unique(documents, return_inverse=True)
     whole = np.zeros((len(names), units.shape[1]))
     # `whole[unit] += units` would add only one window of each document

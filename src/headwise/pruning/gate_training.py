@@ -36,6 +36,7 @@ from headwise.training.trainer import Gated, TrainingRun, average, in_float32, t
 
 RANK = 8  # of the low-rank changes of a linear layer
 GATES_NAME = "headwise_gates"  # the name of the gates among the model's submodules
+LOGGED = 10  # updates between two rows of a gate
 UNDECIDED = 0.1  # the largest share of undecided gates with which a run has settled
 TRAINING_SHARE = 0.95  # of the progress; the rest is for the losses by which gates are decided
 
@@ -46,9 +47,8 @@ class Pruned:
 
     soft_loss, decided_loss: dev loss before and after every gate was set to 0 or 1, with the weights of that moment.
     loss: dev loss of the pruned model; equal to `decided_loss` where gates are decided at the end. expected, undecided:
-    Σ P(open), and the share of gates between 0.1 and 0.9, when the gates were last trained. settled: at most UNDECIDED
-    of the gates were undecided, and a target count was reached. notes: sentences for the report. doubts: the notes that
-    say why the gates had not settled. cost: seconds and updates.
+    Σ P(open), and the share of gates between 0.1 and 0.9, when the gates were last trained. notes:
+    sentences for the report. doubts: the notes that say why the gates had not settled. cost: seconds and updates.
     """
 
     mask: HeadMask
@@ -58,22 +58,25 @@ class Pruned:
     loss: float
     undecided: float
     expected: float
-    settled: bool
     notes: list[str]
     doubts: list[str]
     cost: dict[str, float]
 
+    @property
+    def settled(self) -> bool:
+        """Whether at most UNDECIDED of the gates were undecided, and a target count was reached."""
+        return not self.doubts
+
 
 class GateLog(TrainerCallback):
-    """Writes P(open) of every head every few updates (`step,kind,layer,head,p_open`).
+    """Writes P(open) of every head every LOGGED updates (`step,kind,layer,head,p_open`).
 
     A run that resumes removes the rows after its checkpoint.
     """
 
-    def __init__(self, gates: HeadGates, path: Path, every: int = 10) -> None:
+    def __init__(self, gates: HeadGates, path: Path) -> None:
         self.gates = gates
         self.path = path
-        self.every = every
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not state.is_world_process_zero:
@@ -91,7 +94,7 @@ class GateLog(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         last = state.global_step == state.max_steps
-        due = state.global_step % self.every == 0
+        due = state.global_step % LOGGED == 0
         if state.is_world_process_zero and (due or last):
             self.write(state.global_step)
 
@@ -365,7 +368,6 @@ def decide(
         loss=loss,
         undecided=undecided,
         expected=gates.expected(),
-        settled=not doubts,
         notes=[*notes, *doubts],
         doubts=doubts,
         cost=cost,

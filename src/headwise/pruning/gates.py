@@ -252,10 +252,6 @@ class HeadGates(nn.Module):
         p = self.chances(self.log_alpha_before)
         return float(((p > 0.1) & (p < 0.9)).float().mean())
 
-    def share_open(self) -> float:
-        """The mean of P(open) over heads, now."""
-        return float(self.of_heads(self.chances(self.log_alpha.detach())).mean())
-
     def probabilities(self) -> dict[Head, float]:
         """P(open) of every head now."""
         chances = self.of_heads(self.chances(self.log_alpha.detach()))

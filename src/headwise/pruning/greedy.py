@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from headwise.attention.matrices import matrices
+from headwise.attention.removal import layer_of
 from headwise.errors import NOT_FINITE, HeadwiseError, few_names
 from headwise.heads import Head, HeadMap, Kind
 from headwise.importance.measures import facts
@@ -169,21 +169,19 @@ def weight_norms(model: Model) -> dict[Head, float]:
     modules: dict[str, nn.Module] = dict(model.hf.named_modules())
     norms: dict[Head, float] = {}
     for site in model.heads.sites:
-        count = model.heads.count(site)
-        if not count:
+        if not model.heads.count(site):
             continue  # all heads of the layer were removed
-        name = model.discovery.names[site]
-        groups = model.heads.key_value[site.kind][site.layer]
         try:
-            layer = matrices(modules, name, count, groups)
+            layer = layer_of(modules, model.discovery, site)
         except HeadwiseError as error:
+            name = model.discovery.names[site]
             raise HeadwiseError(
                 f"The norms of heads' weights cannot be computed: {name} ({type(modules[name]).__name__}) has no "
                 "linear value and output projections that headwise knows. Use another score."
             ) from error
         values = layer.values().detach().norm(dim=(1, 2))
         outputs = layer.outputs().detach().norm(dim=(0, 2))
-        product = values.repeat_interleave(count // groups) * outputs
+        product = values.repeat_interleave(layer.heads // layer.groups) * outputs
         for head, norm in enumerate(product):
             norms[Head(*site, head)] = float(norm)
     return norms

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from statistics import median
+from contextlib import nullcontext
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class HarmWatch(TrainerCallback):
         # Not in every update, because a GPU waits for it.
         closing = False
         if self.gates is not None and (is_due or state.global_step % EVERY == 0):
-            closing = self.gates.share_open() < OPEN
+            closing = fmean(self.gates.probabilities().values()) < OPEN
         if not (is_due or closing):
             return
         self.look(state, self.loss())
@@ -65,11 +66,9 @@ class HarmWatch(TrainerCallback):
         self.due = math.inf if closing else 2 * (time.monotonic() - self.begun)
 
     def loss(self) -> float:
-        tokens = self.training.recipe.batch_tokens
-        if self.gates is None:
-            return dev_loss(self.hf, self.training.dev, tokens)
-        with self.gates.held(torch.ones_like(self.gates.soft())):
-            return dev_loss(self.hf, self.training.dev, tokens)
+        gates = self.gates
+        with nullcontext() if gates is None else gates.held(torch.ones_like(gates.soft())):
+            return dev_loss(self.hf, self.training.dev, self.training.recipe.batch_tokens)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.due = math.inf

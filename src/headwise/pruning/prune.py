@@ -142,7 +142,7 @@ def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> 
         "Train longer."
     )
     notes = [*pruned.notes, note]
-    return replace(pruned, settled=False, notes=notes, doubts=[*pruned.doubts, note])
+    return replace(pruned, notes=notes, doubts=[*pruned.doubts, note])
 
 
 def prune_greedily(
@@ -187,7 +187,7 @@ def prune_greedily(
 
         def losses(numbers: Sequence[int]) -> list[float]:
             masks = [without(removed) for removed in numbers]
-            measured = measure(dev_batches, masks, cut if options.compensate else None)
+            measured = measure(model.task, dev_batches, masks, cut if options.compensate else None)
             # Place 0 is the whole model, which all others are compared with.
             changes = [measured.difference(place) for place in range(1, len(masks) + 1)]
             # A gain is a negative loss; of perplexity less is better.

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headwise.attention import Discovery, projection
 from headwise.errors import HeadwiseError
-from headwise.heads import Site
 from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Probe, mean_over_queries
 from headwise.roles.templates import Readout
@@ -118,11 +116,3 @@ def copying(passage: Passage, readout: Readout) -> Probe:
 
     no_rules = words.new_zeros(len(words), 0).float()
     return mean_over_queries("copying", words, no_rules, shares)
-
-
-def direct_output_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor] | None:
-    """`projection.direct_weights`, or None where heads go through something else first."""
-    try:
-        return projection.direct_weights(model, discovery)
-    except HeadwiseError:
-        return None

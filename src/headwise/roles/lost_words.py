@@ -21,13 +21,13 @@ import pandas as pd
 import torch
 from scipy.stats import binom, hypergeom, nchypergeom_fisher
 
-from headwise.attention import evaluating
+from headwise.attention import device_of, evaluating
 from headwise.data.annotated import WORD
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.generators import check_seed
 from headwise.heads import Head, head_of
-from headwise.importance.ablation import recordings
+from headwise.importance.ablation import recordings, silent_heads
 from headwise.importance.processes import failing_together, gather_batches
 from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.untrained import sample_text
@@ -36,7 +36,6 @@ from headwise.model import Model
 from headwise.progress import Report, shown
 from headwise.result import TableResult
 from headwise.roles.behaviour import FALSE_WORDS, WORDS
-from headwise.roles.role_sets import silent_heads
 from headwise.statistics import corrected, proportion_interval
 from headwise.tasks import AnyText, Given
 from headwise.tasks.batches import reporter
@@ -164,7 +163,7 @@ def check_words(model: Model, text: AnyText) -> None:
 
 def said_words(model: Model, batches: Any) -> list[Said]:
     """What each sentence loses with each head, in the order of the heads of the model: of the first SENTENCES."""
-    trials = [silent_heads([head]) for head in model.heads]
+    trials = [silent_heads([head], device_of(model.hf)) for head in model.heads]
     found: list[list[Said]] = []
     within = reporter(batches)
     with failing_together(), evaluating(model.hf), torch.no_grad():

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.attention import (
@@ -24,9 +24,9 @@ from headwise.attention import (
     evaluating,
     start_token,
 )
-from headwise.attention.discover import output_of
 from headwise.attention.offload import loaded
-from headwise.attention.output import states_before
+from headwise.attention.output import run_layers
+from headwise.attention.projection import direct_weights
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.errors import HeadwiseError
@@ -52,13 +52,14 @@ from headwise.roles.halves import (
     in_half,
     in_turn,
 )
-from headwise.roles.induction import direct_output_weights, repeated_sequences
+from headwise.roles.induction import repeated_sequences
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums, Arc, Probe, pointing
 from headwise.roles.rare import FREQUENT_TOKENS, histogram
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import OPENING, means, opening
 from headwise.roles.templates import Generated, Readout
+from headwise.training.token_batches import batch_spans
 
 BATCH_POSITIONS = 4096  # positions in a batch, at most
 WORK = 1e11  # parameters times positions of a batch on a CPU, at most: some seconds, so that progress moves
@@ -130,10 +131,12 @@ class Subject:
     def readout(self) -> Readout | None:
         """The direct path to logits; None where heads go through something else first."""
         embeddings = self.model.get_output_embeddings()
-        outputs = direct_output_weights(self.model, self.discovery)
-        if embeddings is None or outputs is None:
+        if embeddings is None:
             return None
-        return Readout(outputs, loaded(embeddings))
+        try:
+            return Readout(direct_weights(self.model, self.discovery), loaded(embeddings))
+        except HeadwiseError:
+            return None
 
 
 def subject_of(model: Model, options: RoleOptions | None = None) -> Subject:
@@ -200,13 +203,8 @@ def run_model(model: PreTrainedModel, discovery: Discovery, inputs: Mapping[str,
     memory. An encoder-decoder without target text runs only its encoder."""
     if "cross" in discovery.heads.kinds and "decoder_input_ids" not in inputs:
         model.get_encoder()(**inputs)
-        return
-    output_layer = model.get_output_embeddings()
-    # Nothing is known of other output layers, so the whole model runs.
-    if not isinstance(output_layer, nn.Linear):
-        output_of(model, inputs)
     else:
-        states_before(output_layer, partial(output_of, model), {"inputs": inputs})
+        run_layers(model, inputs)
 
 
 def aligned_batches(
@@ -238,14 +236,9 @@ def batched(
     positions: int = BATCH_POSITIONS,
 ) -> Iterator[list[SentenceOrPair]]:
     """Batches of at most so many positions (one row at least), shortest first."""
-    batch: list[SentenceOrPair] = []
-    for row in sorted(rows, key=length):
-        if batch and length(row) * (len(batch) + 1) > positions:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
+    in_order = sorted(rows, key=length)
+    for span in batch_spans([length(row) for row in in_order], positions):
+        yield in_order[span]
 
 
 def declared_tests(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[RoleTest]:

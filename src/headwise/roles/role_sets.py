@@ -23,14 +23,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall
-from headwise.attention.removal import with_others
+from headwise.attention import AttentionCall, device_of
 from headwise.attention.reuse import Trial
 from headwise.environment import signature_of
 from headwise.errors import HeadwiseError
 from headwise.generators import check_seed
 from headwise.heads import Head, Kind, Site, head_of
-from headwise.importance.ablation import trial_losses
+from headwise.importance.ablation import silent_heads, trial_losses
 from headwise.importance.attention_statistics import sides_of_site
 from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.untrained import sample_text
@@ -146,16 +145,17 @@ def role_sets(
     check_sets(model, text)
     experiments = list(experiments_of(model, roles, seed))
     few = model.task.completed(sample_text(text, SENTENCES), progress)
+    device = device_of(model.hf)
 
     def trials(batch: RecordedBatch) -> list[Trial]:
         # The first trial changes nothing: it is the loss that the others are compared with.
         made: list[Trial] = [{}]
         for experiment in experiments:
             if experiment.offsets is None:
-                made.append(silent_heads(experiment.heads))
+                made.append(silent_heads(experiment.heads, device))
             else:
                 made.append(at_offsets(experiment.offsets, batch.there))
-            made += map(silent_heads, experiment.random)
+            made += [silent_heads(heads, device) for heads in experiment.random]
         return made
 
     table = pd.DataFrame(columns=list(SETS))
@@ -251,17 +251,6 @@ def sets_like(
         if tuple(sorted(one)) != own_set:
             drawn[tuple(sorted(one))] = None
     return list(drawn)
-
-
-def silent_heads(heads: Sequence[Head]) -> Trial:
-    """A trial in which heads give nothing."""
-    by_site: dict[Site, list[int]] = {}
-    for head in heads:
-        by_site.setdefault(Site(head.kind, head.layer), []).append(head.head)
-    return {
-        site: partial(with_others, heads=numbers, replacement=0.0)
-        for site, numbers in by_site.items()
-    }
 
 
 def at_offsets(offsets: Offsets, there: Mapping[str, Tensor]) -> Trial:

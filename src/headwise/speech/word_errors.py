@@ -33,7 +33,7 @@ from headwise.tasks.objective import on_device
 def answer_recordings(task: Task, text: Batches) -> Answers:
     """The word errors of transcripts by greedy search, by recording, and the words that were said. Raises HeadwiseError
     for a text without words."""
-    stats = counted_errors(text.task, text.text, transcripts(task, text))
+    stats = counted_errors(task, text.text, transcripts(task, text))
     words = stats[:, 1]
     if not words.sum():
         raise HeadwiseError(

@@ -132,13 +132,14 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
 
         # Models without own weights are measured by switching heads off in the full one, without a copy.
         own = any(prune_step(variant).saves_weights(run) for variant in self.variants)
-        text = full_model(run).task.quality_batches(run.text(self.split), run.progress)
+        task = full_model(run).task
+        text = task.quality_batches(run.text(self.split), run.progress)
         step = self.whole(run)
         whole = None
         if step is not None:
             step.get_or_make(run)
             whole = read_answers(below(run.folder, f"{step.name}.npz"))
-        answers = measure(text, masks, cut if own else None, whole)
+        answers = measure(task, text, masks, cut if own else None, whole)
         answers.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from torch import Tensor
 from headwise.progress import Report, silent, unreported
 from headwise.tasks.objective import source_places
 from headwise.training.token_batches import IGNORED
-
-if TYPE_CHECKING:
-    from headwise.tasks.task import Task
 
 
 class Reported(ABC):
@@ -82,18 +79,20 @@ def unreported_batches(batches: Any) -> Any:
 class Batches(Reported):
     """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
 
-    data: the text as token ids. progress: gets the share of the text that was read; a measure that reads the text
-    twice starts twice. hide: whether a masked model gets its text with hidden tokens, to predict them. by_token:
-    whether the work on a sentence grows with the square of its length.
+    data: the text as token ids. provides: what measures may ask for. progress: gets the share of the text that was read; a
+    measure that reads the text twice starts twice. hide: whether a masked model gets its text with hidden tokens, to
+    predict them. by_token: whether the work on a sentence grows with the square of its length.
     """
 
     hide = True
     by_token = False
 
-    def __init__(self, task: Task, text: Any, data: Any, progress: Report = silent) -> None:
-        self.task = task
+    def __init__(
+        self, text: Any, data: Any, provides: Collection[str], progress: Report = silent
+    ) -> None:
         self.text = text
         self.data = data
+        self.provides = provides
         self.progress = progress
 
     @property
@@ -117,13 +116,6 @@ class Batches(Reported):
     def words_for(self, read: int) -> str:
         """What was read, where that is so many sentences."""
         return self.made_on(f"{read} of {len(self.data)} {self.data.noun}")
-
-    @property
-    def provides(self) -> frozenset[str]:
-        """What measures may ask for: what the task provides; of batches of a user's own, the loss alone."""
-        # `Task.batches` passes batches of a user's own as both.
-        own = self.text is self.data
-        return self.task.provides & {"loss"} if own else self.task.provides_of(self.text)
 
     @property
     def objective(self) -> str:

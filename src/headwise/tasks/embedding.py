@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.data.lines import is_table
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import ParallelText, Text
 from headwise.errors import HeadwiseError
@@ -33,6 +32,7 @@ class Embedding(Task):
     noun = "a model of embeddings"
     needs = "one-sided text (--text), or a table of pairs with sentence1, sentence2 and score"
     text_class: type[Text | ParallelText] = Text
+    also_reads: ClassVar[tuple[Any, ...]] = (SentencePairs,)
     provides: ClassVar[frozenset[Need]] = frozenset({"text"})
     quality = SIMILARITY
     trains = False
@@ -41,20 +41,6 @@ class Embedding(Task):
     @classmethod
     def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
         return hf.get_output_embeddings() is None
-
-    @classmethod
-    def read(cls, spec: Any, cache: Path | None = None) -> Any:
-        """Text, or a table of sentence pairs."""
-        names = [spec] if isinstance(spec, str | Path) else list(spec)
-        if len(names) == 1 and is_table(Path(names[0])):
-            return SentencePairs.open(names[0], cache=cache)
-        return super().read(spec, cache)
-
-    def check(self, text: Any) -> None:
-        if isinstance(text, SentencePairs):
-            self.check_tokenizer()
-        else:
-            super().check(text)
 
     def encoded(self, text: Any) -> Any:
         if isinstance(text, SentencePairs):
@@ -78,17 +64,11 @@ class PairEmbedding(Embedding):
 
     needs = "parallel text (source and target)"
     text_class = ParallelText
+    also_reads = ()
 
     @classmethod
     def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
         return super().fits(hf, heads) and bool(hf.config.is_encoder_decoder)
-
-    @classmethod
-    def read(cls, spec: Any, cache: Path | None = None) -> ParallelText:
-        return ParallelText.open(spec, cache=cache)
-
-    def check(self, text: Any) -> None:
-        Task.check(self, text)
 
     @property
     def usual_kinds(self) -> tuple[Kind, ...]:

@@ -26,6 +26,7 @@ class LanguageModel(Task):
     noun = "a causal language model"
     needs = "one-sided text (--text)"
     text_class = Text
+    also_reads: ClassVar[tuple[Any, ...]] = (PromptPairs,)
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text"})
     quality = PERPLEXITY
     samples_text = True
@@ -34,19 +35,6 @@ class LanguageModel(Task):
     @classmethod
     def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
         return "decoder-self" in heads.kinds
-
-    @classmethod
-    def read(cls, spec: Any, cache: Path | None = None) -> Any:
-        """One-sided text; of a table with the columns clean and corrupted, prompt pairs."""
-        if PromptPairs.is_named_by(spec):
-            return PromptPairs.open(spec, cache)
-        return super().read(spec, cache)
-
-    def check(self, text: Any) -> None:
-        if self.causal and isinstance(text, PromptPairs):
-            self.check_tokenizer()
-            return
-        super().check(text)
 
     def provides_of(self, text: Any) -> frozenset[Need]:
         if isinstance(text, PromptPairs):
@@ -86,6 +74,7 @@ class MaskedLanguageModel(LanguageModel):
 
     output = "masked-lm"
     noun = "a masked language model"
+    also_reads = ()
     causal = False
 
     @classmethod

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, capture, evaluating, start_token
+from headwise.attention import AttentionCall, Discovery, capture, evaluating, start_token
 from headwise.attention.discover import output_of
 from headwise.errors import HeadwiseError, shown_value
 from headwise.tasks.objective import asked_tokens, inputs_of, on_device, predict, sentence_losses
-from headwise.training.token_batches import IGNORED
-
-if TYPE_CHECKING:
-    from headwise.tasks.task import Task
+from headwise.training.token_batches import IGNORED, decoder_inputs
 
 NEAR_LOSS = 1e-2  # share of the model's own loss; half precision differs by more than rounding
 
@@ -34,18 +31,16 @@ class OwnBatches:
     noun = "examples"
     left_out: ClassVar[Mapping[str, int]] = {}
 
-    def __init__(self, task: Task, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        self.task = task
+    def __init__(
+        self, hf: Any, discovery: Discovery, name: str, batches: Sequence[Mapping[str, Tensor]]
+    ) -> None:
+        self.hf = hf
+        self.discovery = discovery
         self.positions = dict[tuple[int, ...], int]()
         if isinstance(batches, Iterator) or not isinstance(batches, Sequence) or not batches:
             raise HeadwiseError(
                 f"{shown_value(batches)} was given in place of text: give a file or a list of sentences or rows, or a "
                 "list of batches, which are read several times, each with the tensors of the model's own forward."
-            )
-        if not isinstance(batches[0], Mapping):
-            raise HeadwiseError(
-                f"{shown_value(batches)} was given, but {task.model_name} is {task.noun}: give "
-                f"{task.needs}, as a file, a list of sentences, or rows such as [(source, target), …]."
             )
         for batch in batches:
             labels = batch.get("labels")
@@ -55,7 +50,7 @@ class OwnBatches:
                     "model's own forward by name, with 'labels', as its Trainer gets them."
                 )
         self.given = batches
-        self.refuse_other_loss()
+        self.refuse_other_loss(name)
 
     def __len__(self) -> int:
         return sum(len(batch["labels"]) for batch in self.given)
@@ -82,7 +77,7 @@ class OwnBatches:
 
     def aligned(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A batch with labels where their logits are, and with the places of its tokens."""
-        tensors, labels, hf = dict(batch), batch["labels"], self.task.hf
+        tensors, labels, hf = dict(batch), batch["labels"], self.hf
         ids = tensors.get("input_ids")
         if hf.config.is_encoder_decoder:
             if "decoder_input_ids" not in tensors:
@@ -92,7 +87,7 @@ class OwnBatches:
         elif (
             ids is not None
             and labels.shape == ids.shape
-            and "decoder-self" in self.task.heads.kinds
+            and "decoder-self" in self.discovery.heads.kinds
         ):
             # A causal model of transformers shifts its labels by itself.
             ahead = torch.full_like(labels, IGNORED)
@@ -110,22 +105,22 @@ class OwnBatches:
 
     def length(self, tensors: Mapping[str, Tensor]) -> int:
         """How many positions the encoder makes of an input that is not text."""
-        shape = tuple(tensors[self.task.hf.main_input_name].shape[1:])
+        shape = tuple(tensors[self.hf.main_input_name].shape[1:])
         if shape not in self.positions:
-            hf, seen = self.task.hf, list[AttentionCall]()
+            hf, seen = self.hf, list[AttentionCall]()
             one = {name: tensor[:1].to(hf.device) for name, tensor in inputs_of(tensors).items()}
             with (
                 evaluating(hf),
                 torch.no_grad(),
-                capture(hf, self.task.discovery, hook=seen.append),
+                capture(hf, self.discovery, hook=seen.append),
             ):
                 output_of(hf, one)
             self.positions[shape] = seen[0].output.shape[1]
         return self.positions[shape]
 
-    def refuse_other_loss(self) -> None:
+    def refuse_other_loss(self, name: str) -> None:
         """Raise HeadwiseError unless the cross-entropy of the labels is what the model itself calls its loss."""
-        hf, batch = self.task.hf, self.given[0]
+        hf, batch = self.hf, self.given[0]
         with evaluating(hf), torch.no_grad():
             tensors = on_device(hf, self.aligned(batch))
             wanted = getattr(
@@ -139,13 +134,6 @@ class OwnBatches:
         if wanted is None or not bool((got - wanted).abs() <= NEAR_LOSS * wanted.abs()):
             said = "has none" if wanted is None else f"is {float(wanted):.4g}"
             raise HeadwiseError(
-                f"The cross-entropy of these labels is {float(got):.4g}, but the loss of {self.task.model_name}, a "
+                f"The cross-entropy of these labels is {float(got):.4g}, but the loss of {name}, a "
                 f"{type(hf).__name__}, {said}: headwise scores heads by cross-entropy only."
             )
-
-
-def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
-    """What a decoder reads to predict labels B T: the start token, then all labels but the last."""
-    first = labels.new_full((len(labels), 1), start)
-    # IGNORED is no word that has an embedding.
-    return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)

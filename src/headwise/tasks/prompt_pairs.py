@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from headwise.data.text import PromptPairs
 from headwise.errors import HeadwiseError
 from headwise.training.language import filler
-from headwise.training.token_batches import IGNORED, padded
+from headwise.training.token_batches import IGNORED, batch_spans, padded
 
 REASONS = (
     "with another number of tokens in the corrupted prompt",
@@ -96,13 +96,8 @@ class EncodedPrompts:
     def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[dict[str, Any]]:
         """The pairs once, shortest first, in batches of at most `tokens` tokens: input_ids and corrupted_ids,
         attention_mask, labels and wrong_labels (both at the last token of the prompt), rows. Nothing is ever hidden."""
-        start = 0
-        while start < len(self):
-            end = start + 1
-            while end < len(self) and len(self.prompts[end].clean) * (end + 1 - start) <= tokens:
-                end += 1
-            yield self.batch(self.prompts[start:end])
-            start = end
+        for span in batch_spans(self.longest, tokens):
+            yield self.batch(self.prompts[span])
 
     def batch(self, prompts: Sequence[EncodedPair]) -> dict[str, Tensor]:
         fill = filler(self.tokenizer)

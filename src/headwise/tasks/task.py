@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -19,7 +18,7 @@ from transformers import PreTrainedModel
 
 from headwise.answers import Answers
 from headwise.attention import Discovery
-from headwise.data.lines import is_file
+from headwise.data.lines import is_file, named_files
 from headwise.data.store import AnyText
 from headwise.data.text import made_text
 from headwise.errors import HeadwiseError, shown_value
@@ -52,6 +51,7 @@ class Task(ABC):
     noun: ClassVar[str]  # "a translation model": for sentences
     needs: ClassVar[str]  # the text that it needs: for sentences
     text_class: type[AnyText]
+    also_reads: ClassVar[tuple[Any, ...]] = ()  # other classes of text, each with `is_named_by`
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure]
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
@@ -127,7 +127,8 @@ class Task(ABC):
     @classmethod
     def read(cls, spec: Any, cache: Path | None = None) -> Any:
         """The text that a user names: one file, two files, or `datasets:NAME`. cache: a folder for its copy."""
-        text_class: Any = cls.text_class
+        usual: Any = cls.text_class
+        text_class = next((each for each in cls.also_reads if each.is_named_by(spec)), usual)
         return text_class.open(spec, cache=cache)
 
     def text_of(self, given: Any) -> Any:
@@ -139,17 +140,16 @@ class Task(ABC):
             raise HeadwiseError(
                 f"'{given[:100]}' is no file: give a list, even of one sentence, ['…']."
             )
-        if isinstance(given, str | PathLike):
-            return self.read(given)
-        if isinstance(given, list | tuple) and given and all(map(is_file, given)):
-            return self.read([*map(str, given)])
+        files = named_files(given)
+        if files is not None:
+            return self.read(files)
         wanted: Any = self.text_class
         return made_text(given, wanted)
 
     def check(self, text: Any) -> None:
         """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
         self.check_tokenizer()
-        if not isinstance(text, self.text_class):
+        if not isinstance(text, (self.text_class, *self.also_reads)):
             kind = type(self.hf).__name__
             raise HeadwiseError(
                 f"{self.model_name} is a {kind}, which needs {self.needs}, and was given {shown_value(text)}."
@@ -199,10 +199,15 @@ class Task(ABC):
         """
         text = self.text_of(text)
         if not isinstance(text, AnyText):
-            own = OwnBatches(self, text)
-            return Batches(self, own, own, progress)
+            if isinstance(text, Sequence) and text and not isinstance(text[0], Mapping):
+                raise HeadwiseError(
+                    f"{shown_value(text)} was given, but {self.model_name} is {self.noun}: give "
+                    f"{self.needs}, as a file, a list of sentences, or rows such as [(source, target), …]."
+                )
+            own = OwnBatches(self.hf, self.discovery, self.model_name, text)
+            return Batches(own, own, self.provides & {"loss"}, progress)
         text = self.completed(text)
-        return Batches(self, text, self.encoded(text), progress)
+        return Batches(text, self.encoded(text), self.provides_of(text), progress)
 
     def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
         """The batches that a model's quality is measured on: as `batches`, but of a text that has a quality."""

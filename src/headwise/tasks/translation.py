@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from transformers import PreTrainedModel
 
 from headwise.attention import start_token
@@ -91,35 +90,15 @@ class Translation(Task):
         return Encoded(text, self.tokenizer, limit, cache)
 
 
-class EncodedPairs:
+class EncodedPairs(Encoded):
     """Sentence pairs as a translation model is scored on them."""
 
     noun = "sentences"
 
     def __init__(self, task: Task, text: ParallelText) -> None:
-        self.pairs = Encoded(text, task.tokenizer, task.longest)
+        super().__init__(text, task.tokenizer, task.longest)
         self.task = task
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    @property
-    def rows(self) -> np.ndarray:
-        """The pairs that are read, by their places in the text."""
-        rows: np.ndarray = self.pairs.rows
-        return rows
-
-    @property
-    def longest(self) -> np.ndarray:
-        """The tokens of the longer side of each pair."""
-        longest: np.ndarray = self.pairs.longest
-        return longest
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Pairs that are too long."""
-        return self.pairs.left_out
 
     def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
         """The text once, shortest pairs first; nothing is ever hidden."""
-        return batches(self.pairs, start_token(self.task.hf))
+        return batches(self, start_token(self.task.hf))

@@ -23,6 +23,7 @@ from headwise.training.token_batches import (
     Collate,
     TokenBatches,
     TrainingData,
+    batch_spans,
     lengths,
     mapped,
     padded,
@@ -107,26 +108,20 @@ class Lines:
         is intact, for what needs no prediction."""
         if hide and not self.causal:
             refuse_maskless(self.tokenizer)
-        # Sentences are sorted by length, so the last of a batch says how wide it is.
-        start = 0
-        while start < len(self):
-            end = start + 1
-            while end < len(self) and int(self.longest[end]) * (end + 1 - start) <= tokens:
-                end += 1
-            places = self.rows[start:end].tolist()
+        for span in batch_spans(self.longest, tokens):
+            places = self.rows[span].tolist()
             whole = self.dataset[places]["ids"]
-            starts = self.starts[start:end].tolist()
+            starts = self.starts[span].tolist()
             rows = [ids[at : at + self.length] for ids, at in zip(whole, starts, strict=True)]
             batch = self.batch(rows, seed, hide)
             if self.documents is not None:
                 # The first window of a sentence counts whole. Labels are one place before the token that they name.
                 overlap = self.length - self.stride
-                later = torch.from_numpy(self.starts[start:end] > 0)
+                later = torch.from_numpy(self.starts[span] > 0)
                 batch["counted"] = batch["attention_mask"].bool()
                 batch["counted"][later, :overlap] = False
                 batch["labels"][later, : overlap - 1] = IGNORED
             yield {**batch, "rows": torch.tensor(places)}
-            start = end
 
     def batch(self, rows: Sequence[Sequence[int]], seed: int, hide: bool) -> dict[str, Tensor]:
         """Rows of ids as tensors B S. A share MASKED of the tokens of each sentence is replaced by the mask token, at

@@ -85,9 +85,7 @@ class Encoded(TrainingData):
 
         self.tokenizer = tokenizer
         dataset = mapped(text, tokenizer, ids, cache)
-        self.source_lengths = lengths(dataset, "source")
-        self.target_lengths = lengths(dataset, "target")
-        longest = np.maximum(self.source_lengths, self.target_lengths)
+        longest = np.maximum(lengths(dataset, "source"), lengths(dataset, "target"))
         self.rows = np.flatnonzero(longest <= max_length)
         self.longest = longest[self.rows]
         self.dropped = len(longest) - len(self.rows)
@@ -255,8 +253,7 @@ def batch_shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
 
 
 class Collator:
-    """Pads a list of pairs to the shape for its number of rows. The decoder's input is the labels, shifted right after
-    the start token."""
+    """Pads a list of pairs to the shape for its number of rows."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()
@@ -269,16 +266,32 @@ class Collator:
         length = self.length.get(len(pairs))
         source = padded([p["source"] for p in pairs], self.pad, length)
         labels = padded([p["target"] for p in pairs], IGNORED, length)
-        inputs = torch.full_like(labels, self.start)
-        inputs[:, 1:] = labels[:, :-1]
-        inputs[inputs == IGNORED] = self.pad
         mask = padded([[1] * len(p["source"]) for p in pairs], 0, length)
         return {
             "input_ids": source,
             "attention_mask": mask,
-            "decoder_input_ids": inputs,
+            "decoder_input_ids": decoder_inputs(labels, self.start, self.pad),
             "labels": labels,
         }
+
+
+def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
+    """What a decoder reads to predict labels B T: the start token, then all labels but the last."""
+    first = labels.new_full((len(labels), 1), start)
+    # IGNORED is no word that has an embedding.
+    return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)
+
+
+def batch_spans(longest: Sequence[int] | np.ndarray, tokens: int) -> Iterator[slice]:
+    """Slices of rows, shortest first, in batches of at most `tokens` positions; a longer row is alone."""
+    # The last row of a batch says how wide it is.
+    start = 0
+    while start < len(longest):
+        end = start + 1
+        while end < len(longest) and int(longest[end]) * (end + 1 - start) <= tokens:
+            end += 1
+        yield slice(start, end)
+        start = end
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tensor:

@@ -131,7 +131,7 @@ def test_whole_network(golden: Path, name: str, sentence: str) -> None:
     keep = torch.ones_like(source, dtype=torch.bool)
     tape, (logits, states, _) = record(network, network.places(), (x, y), keep)
     rule = ORIGINAL[name]
-    number, rows = first_rows(tape, network, logits, target.long(), rule, "top")
+    number, rows = first_rows(tape, network, logits, rule)
     assert number == tape.numbers[id(states)]
     start = torch.diag_embed(rows[0].T).permute(2, 1, 0)[:, None]  # P B T M
     if f"{sentence}.R_rdo" in numbers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +25,12 @@ from headwise.importance.measurement import Measurement
 from headwise.importance.measures import STARTS
 from headwise.importance.processes import gather_values
 from headwise.importance.sums import SentenceSums, add_all, to_numpy
-from headwise.tasks.batches import reporter
+from headwise.model import Model
+from headwise.tasks.batches import Batches, Fold, reporter
 from headwise.tasks.objective import differentiable, on_device, predict
 from headwise.training.token_batches import IGNORED
 
-if TYPE_CHECKING:
-    from headwise.model import Model
-    from headwise.tasks.batches import Batches, Fold
-
 Mode = Literal["per-step", "pooled"]
-Target = Literal["top", "reference", "contrast"]
 ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE times as many
 
 
@@ -63,7 +59,6 @@ def relevance(
     batches: Iterable[Mapping[str, Tensor]],
     rule: Rule,
     mode: Mode = "per-step",
-    target: Target = "top",
 ) -> Relevance:
     """Every head's share of its layer's relevance, mean over all target positions of a text.
 
@@ -71,10 +66,9 @@ def relevance(
         with more than STARTS positions, so many of them, evenly spread, are used: the time grows with the square of the
         sentence's length, not with the cube. `pooled`: all positions of a sentence start together, and shares are of
         the sum; faster.
-    target: the logit where relevance starts: the `top` one, the `reference` token's, or the `contrast` of the top one
-        with the second.
-    Positions from which no relevance arrives in a layer do not count there; where none arrives from a whole batch (all
-    heads that lead there are silenced), all shares are 0. Silenced heads have none.
+    Relevance starts at the highest logit of each position. Positions from which no relevance arrives in a layer do not
+    count there; where none arrives from a whole batch (all heads that lead there are silenced), all shares are 0.
+    Silenced heads have none.
     A head's relevance is summed over queries and neurons, signed or absolute as the rule says; the other sum has the
     suffix `.signed` or `.absolute`. Half precision is propagated in float32. Raises HeadwiseError for operations
     without a rule, and for values that are not finite.
@@ -94,7 +88,7 @@ def relevance(
         for batch in batches:
             tensors = on_device(model, batch)
             for what, total in score_batch(
-                model, discovery, tensors, rule, mode, target, names, collected, report
+                model, discovery, tensors, rule, mode, names, collected, report
             ).items():
                 balance[what] += total
     whole: dict[str, float] = defaultdict(float)
@@ -128,7 +122,6 @@ def score_batch(
     batch: Mapping[str, Tensor],
     rule: Rule,
     mode: Mode,
-    target: Target,
     names: Mapping[bool, str],
     collected: Mapping[str, SentenceSums],
     report: Callable[[float], None],
@@ -143,7 +136,7 @@ def score_batch(
     weight = every / asked.sum(1).clamp_min(1)  # positions of a sentence for which one stands
     with evaluating(model), torch.no_grad():
         tape, logits = record_tape(model, discovery, batch)
-        number, rows = first_rows(tape, model, logits, batch["labels"], rule, target)
+        number, rows = first_rows(tape, model, logits, rule)
         sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
         flows: list[tuple[str, Tensor]] = [("predicted", every.sum().to(rows.dtype))]
         for steps in chunks(places.shape[1], batch, mode):
@@ -240,10 +233,8 @@ def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:
     )
 
 
-def first_rows(
-    tape: Tape, model: nn.Module, logits: Tensor, labels: Tensor, rule: Rule, target: Target
-) -> tuple[int, Tensor]:
-    """The step of the output layer for one logit per position: the states' tensor number, and relevance B T M.
+def first_rows(tape: Tape, model: nn.Module, logits: Tensor, rule: Rule) -> tuple[int, Tensor]:
+    """The step of the output layer for the highest logit of each position: the states' tensor number, and relevance B T M.
 
     A relevance of 1 at a logit needs only that logit's row of the output matrix, so nothing of the size of positions x
     vocabulary is propagated.
@@ -265,16 +256,9 @@ def first_rows(
     layer = record.step
     assert isinstance(layer, Linear) and layer.weight is not None
     x = layer.x.to(torch.promote_types(layer.x.dtype, torch.float32))
-    top = logits.topk(2, -1).indices
-    chosen = labels.clamp_min(0) if target == "reference" else top[..., 0]
-    weight, bias = (
-        layer.weight[chosen].to(x.dtype),
-        logit_bias(tape, layer, logits, chosen).to(x.dtype),
-    )
-    if target == "contrast":
-        # the difference of two logits is a logit of the difference of their rows
-        weight = weight - layer.weight[top[..., 1]].to(x.dtype)
-        bias = bias - logit_bias(tape, layer, logits, top[..., 1]).to(x.dtype)
+    chosen = logits.topk(1, -1).indices[..., 0]
+    weight = layer.weight[chosen].to(x.dtype)
+    bias = logit_bias(tape, layer, logits, chosen).to(x.dtype)
     return record.inputs[0], output_row(rule, x, weight, bias)
 
 

@@ -85,7 +85,6 @@ class Rule:
     """
 
     name: str
-    paper: str
     share: Epsilon | AlphaBeta
     bias: Literal["absorbed", "spread"]
     norm: Literal["jacobian", "deviation-constant", "centring"]
@@ -98,16 +97,14 @@ RULES = {
     rule.name: rule
     for rule in (
         Rule(
-            "ding",
-            "Ding et al. 2017 as in Voita et al. 2019, appendix A",
+            "ding",  # Ding et al. 2017 as in Voita et al. 2019, appendix A
             Epsilon(0.05),
             bias="absorbed",
             norm="centring",
             attention="weights",
         ),
         Rule(
-            "alpha-beta",
-            "Voita et al. 2021, section 2, as released",
+            "alpha-beta",  # Voita et al. 2021, section 2, as released
             AlphaBeta(),
             bias="spread",
             norm="jacobian",
@@ -116,8 +113,7 @@ RULES = {
             signed=True,
         ),
         Rule(
-            "alpha-beta-fast",
-            "alpha-beta in matrix products",
+            "alpha-beta-fast",  # alpha-beta in matrix products
             AlphaBeta(),
             bias="absorbed",
             norm="deviation-constant",
@@ -126,16 +122,14 @@ RULES = {
             signed=True,
         ),
         Rule(
-            "attnlrp",
-            "Achtibat et al. 2024, section 3",
+            "attnlrp",  # Achtibat et al. 2024, section 3
             Epsilon(1e-6),
             bias="absorbed",
             norm="deviation-constant",
             attention="products",
         ),
         Rule(
-            "cp",
-            "Ali et al. 2022, section 4",
+            "cp",  # Ali et al. 2022, section 4
             Epsilon(1e-6),
             bias="absorbed",
             norm="deviation-constant",
