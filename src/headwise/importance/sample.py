@@ -105,7 +105,7 @@ class Sample:
         # in heads that rest there is nothing to be made more precise
         wanted = max(read, round(self.times * read * self.awake)) if self.times else 0
         try:
-            while read_sentences(self.ahead) < min(wanted, MERGED_SENTENCES):
+            while self.gradients < min(wanted, MERGED_SENTENCES):
                 next(first_order)
                 self.gradients = read_sentences(self.ahead)
         except StopIteration:  # the whole text was read
@@ -158,7 +158,7 @@ class Sample:
             repeats.append(agreement_of(one, other))
             tokens = tokens_of_heads(self.tried[name])
             rests.append(resting_heads(one, other, tokens))
-            shares.append(tokens.mean() / tokens.max())
+            shares.append(share_tried(tokens))
         self.repeats = min(repeats)
         self.awake = float(np.mean(shares))
         self.resting.clear()
@@ -182,7 +182,6 @@ class Sample:
         times as many sentences would do without them, for the median head."""
         facts = {}
         for name, sums in made.items():
-            tokens = tokens_of_heads(self.tried[name])
             facts[name] = {
                 "sentences": counted_sentences(sums),
                 "of": self.text.sentences,
@@ -191,7 +190,7 @@ class Sample:
                 "repeats": None if math.isnan(self.repeats) else round(self.repeats, 3),
                 "seconds": round(self.taken, 1),
                 "limit": self.seconds,
-                "tried": round(float(tokens.mean() / max(1, tokens.max())), 3),
+                "tried": round(share_tried(tokens_of_heads(self.tried[name])), 3),
                 "gradients": self.gradients,
                 "gain": round(self.gain, 2),
             }
@@ -228,6 +227,11 @@ def read_sentences(batches: Shuffled) -> int:
 def tokens_of_heads(tried: SentenceSums) -> np.ndarray:
     """How many tokens each head was tried on."""
     return np.concatenate([tried.whole(site)[0].sum(0) for site in tried.heads.sites])
+
+
+def share_tried(tokens: np.ndarray) -> float:
+    """The share of the tokens that a head was tried on, on average. tokens: of each head."""
+    return float(tokens.mean() / max(1, tokens.max()))
 
 
 def times_ahead(forwards: float) -> int:
