@@ -18,10 +18,10 @@ from headwise.roles.causal import (
     BATCHES,
     CAUSAL_COLUMNS,
     OTHER_SEED,
-    USUAL_WORDS,
     causal_effects,
     effect,
     needed_effects,
+    words_without,
 )
 from headwise.roles.observation import subject_of
 from headwise.roles.role_tests import Roles
@@ -209,10 +209,11 @@ def test_an_effect_must_be_above_zero_and_above_that_of_the_other_heads() -> Non
 
 def test_the_bar_moves_until_the_last_behaviour(planted: PlantedModel, found: Roles) -> None:
     steps: list[int] = []
-    causal_effects(subject_of(planted.model), found.roles, steps.append)
-    assert sum(steps) == USUAL_WORDS
+    subject = subject_of(planted.model)
+    causal_effects(subject, found.roles, steps.append)
+    assert sum(steps) == words_without(subject)
     behaviours = found.causal["behaviour"].nunique()
-    assert max(steps) <= USUAL_WORDS / behaviours + 1  # not all at the first one
+    assert max(steps) <= words_without(subject) / behaviours + 1  # not all at the first one
 
 
 def test_roles_that_need_no_effect_stay(planted: PlantedModel) -> None:

@@ -45,7 +45,9 @@ OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are f
 REPEATED_SEQUENCES = 12  # of repeated random tokens
 COPIES = 2  # of each sequence
 TEXTS_OF_TEMPLATE = {"names": 40, "needle": 12}
-USUAL_WORDS = 8_000  # that are read with heads switched off, before it is known which: for the time that is left
+# Of a head, about as many words are read again without it: for the time that is left, before it is known which roles
+# there are.
+WORDS_OF_HEAD = 400
 CAUSAL_COLUMNS = (
     *KEY,
     "behaviour",
@@ -147,13 +149,14 @@ def causal_effects(
     heads = subject.discovery.heads
     tested = roles[roles["kind"] == "decoder-self"]
     asked = set(tested["measure"].map(behaviour_of)) & BEHAVIOURS.keys()
+    planned = words_without(subject)
     counted = 0.0
 
     def count_share(share: float) -> None:
         """Count a share of what was planned before the roles were known, so that the bar moves to the end."""
         nonlocal counted
         before = round(counted)
-        counted += share * USUAL_WORDS / len(asked)
+        counted += share * planned / len(asked)
         count(round(counted) - before)
 
     rows = []
@@ -182,12 +185,18 @@ def causal_effects(
             facts = effect(lost, counts, own, others, seed, direct, path)
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
-    count(USUAL_WORDS - round(counted))
+    count(planned - round(counted))
     table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
     if len(table):
         table["p"] = corrected(table["p"].to_numpy())
     table["confirmed"] = table["p"] <= FALSE_ROLES
     return table
+
+
+def words_without(subject: Subject) -> int:
+    """About how many words `causal_effects` reads."""
+    heads = subject.discovery.heads.query.get("decoder-self", ())
+    return WORDS_OF_HEAD * sum(heads) if subject.kind == "decoder-self" else 0
 
 
 def no_effects(roles: pd.DataFrame) -> pd.DataFrame:

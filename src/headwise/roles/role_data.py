@@ -20,7 +20,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError, shown_value
 from headwise.model import Model
 from headwise.roles.alignment import Gold, LinkedText, pairs_for
-from headwise.roles.causal import USUAL_WORDS, causal_effects, no_effects
+from headwise.roles.causal import causal_effects, no_effects, words_without
 from headwise.roles.examples import candidates_of, examples
 from headwise.roles.observation import (
     ByHalf,
@@ -41,7 +41,7 @@ from headwise.tasks.task import source_sentences
 
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
 CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most
-PROBED_WORDS = 4_000  # of repeated tokens and generated texts, about
+PROBED_WORDS = 13_000  # of repeated tokens and generated texts, about
 TIMED_TREES = 8  # sentences that are tested to measure
 
 
@@ -171,7 +171,9 @@ class RoleTexts(RoleData):
         return words_of_treebank(subject, self.treebank or (), self.confirm)
 
     def other_words(self, subject: Subject) -> int:
-        total = PROBED_WORDS + USUAL_WORDS if subject.kind == "decoder-self" else 0
+        total = words_without(subject)
+        if subject.kind == "decoder-self":
+            total += PROBED_WORDS
         # Only about as many: the tests split off signs as well.
         for source, target in self.pairs or ():
             total += len(source.split()) + len(target.split())
