@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import gc
 import importlib
 import json
 import os
@@ -29,26 +30,27 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from typer.main import get_command
 
 import headwise
 import test_fuzz as fuzz
 from engines.pruned import language_model, uneven
 from headwise import cli
+from headwise.data import embedded
 from headwise.errors import HeadwiseError
 from headwise.layout import HeadMask
 from headwise.progress import Progress
 from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module
 from marian import toolkit_models
+from study import dying
 from study.studies import TINY, again, different, numbers, plan_of
 from study.test_damage import DAMAGES, after_damage, files_of
-from study.test_kills import POINTS, kill
+from study.test_kills import POINTS
 from tasks.askers import asker, sentences
 from tasks.hearers import hearer, recordings
 
 FULL = {"settings": 2_000, "texts": 40_000, "command lines": 2_000, "damages": 250, "kills": 25}
-SHARES = {"settings": 0.15, "texts": 0.25, "command lines": 0.3, "damages": 0.15, "kills": 0.15}
+SHARES = {"settings": 0.05, "texts": 0.3, "command lines": 0.3, "damages": 0.3, "kills": 0.05}
 PROCESSOR = 60  # seconds of the processor after which a case hangs
 WALL = 900  # seconds of the clock, for cases that wait for something
 TOGETHER = {"settings": 10, "texts": 100}  # cases of one process, which are measured one by one
@@ -96,7 +98,7 @@ def run_jobs(name: str, jobs: Iterator[Job], until: float, folder: Path) -> Outc
             running[begin(job, place)] = (job, place, time.monotonic())
             job = next(jobs, None)
             continue
-        time.sleep(0.02)
+        time.sleep(0.005)
         for pid, (tried, place, since) in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended and time.monotonic() - since > WALL:
@@ -312,9 +314,14 @@ def hostile_words(shop: Path) -> list[str]:
 
 
 def options_of(command: str) -> list[str]:
-    found: Any = get_command(cli.app)
-    found = found.commands[command]
-    return [name for option in found.params for name in option.opts if name.startswith("--")]
+    params = commands()[command].params
+    return [name for option in params for name in option.opts if name.startswith("--")]
+
+
+def commands() -> dict[str, Any]:
+    """What headwise can be asked for, by name."""
+    found: Any = cli.parser()
+    return dict(found.commands)
 
 
 DAMAGED = ("lm", "mt", "bert", "small", "hears", "run", "marian", *EXPORTS)
@@ -341,7 +348,7 @@ def command_jobs(seed: int, shop: Path) -> Iterator[Job]:
                 del words[at]
             elif change == "twice":
                 words.insert(at, words[at])
-            elif change == "option" and words[0] in get_command(cli.app).commands:  # type: ignore[attr-defined]
+            elif change == "option" and words[0] in commands():
                 name = chance.choice(options_of(words[0]) or ["--nope"])
                 words += [name, chance.choice([*hostile, "1", "2", "cpu", "gradient"])]
             elif change == "model":
@@ -351,11 +358,17 @@ def command_jobs(seed: int, shop: Path) -> Iterator[Job]:
 
 
 def command(words: list[str], shop: Path, damaged: str | None, chance: str) -> Attempt:
-    """A command line, with a copy of the shop; damaged: the model or run that is damaged before."""
+    """A command line, with a copy of what it names of the shop; damaged: the model or run that is damaged before."""
 
     def attempt(place: Path) -> list[Finding]:
         stop_before_work()
-        own = Path(shutil.copytree(shop, place / "shop"))
+        own = place / "shop"
+        own.mkdir()
+        for path in shop.iterdir():
+            if path.is_file():
+                shutil.copy(path, own)
+            elif path.name == damaged or any(str(path) in word for word in words):
+                shutil.copytree(path, own / path.name)
         texts = {file: file.read_bytes() for file in own.iterdir() if file.is_file()}
         said = damage_model(own / damaged, random.Random(chance)) if damaged else ""
         what = f"headwise {shlex.join(words)[:500]}{said}"
@@ -441,6 +454,16 @@ def one_damage(whole: Path, name: str, how: str, seed: int) -> Attempt:
     return attempt
 
 
+def dies(plan: Path, out: Path, step: str, point: str) -> Attempt:
+    """A study that kills itself."""
+
+    def attempt(place: Path) -> list[Finding]:
+        dying.study(plan, out, step, point)
+        return []
+
+    return attempt
+
+
 def killed(order: Sequence[str], whole: Path, seed: int, until: float, folder: Path) -> Outcome:
     """A study that is killed again and again, each time at a later step, and then ends."""
     outcome = Outcome("kills")
@@ -454,11 +477,13 @@ def killed(order: Sequence[str], whole: Path, seed: int, until: float, folder: P
     for place in places:
         if time.monotonic() > until:
             break
-        step, point = victims[place]
-        try:
-            kill(plan, out, step, point)
-        except AssertionError as error:
-            outcome.findings.append(("no sentence", last_line(str(error))))
+        process = folder / f"killed-{place}"
+        pid = begin(Job(1, victims[place][0], dies(plan, out, *victims[place])), process)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status != -signal.SIGKILL:
+            printed = last_line((process / "printed").read_text(errors="replace"))
+            what = f"{victims[place]}: not killed, status {status}, {printed}"
+            outcome.findings.append(("no sentence", what))
         outcome.tried += 1
     if outcome.tried:
         again(plan_of(TINY), out)
@@ -513,6 +538,13 @@ def preload(shop: Path, room: Path) -> None:
             read(samples[0], room)
     for name in ("lm", "mt", "bert", "small", "hears", "marian"):
         headwise.load(shop / name)
+    for split in embedded.PAIR_COUNTS:
+        embedded.pairs(split)
+    cli.parser()
+    importlib.import_module("typer.rich_utils")
+    # A forked process that looks for garbage would copy every page of what is there.
+    gc.collect()
+    gc.freeze()
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

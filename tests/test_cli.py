@@ -1334,7 +1334,9 @@ class TestModels:
         [
             ({"decoder_layers": 500}, "decoder_layers = 500, but its weights are of 1 layers"),
             ({"encoder_layers": 99_999_999}, "num_hidden_layers = 99999999"),
-            ({"vocab_size": 10_000_000}, "10,000,000 words of 32 numbers, but its file has"),
+            ({"vocab_size": 10_000_000}, "numbers, but its file has"),
+            ({"max_position_embeddings": 99_999_999}, "such as vocab_size or max_position"),
+            ({"vocab_size": -1}, "negative dimension -1"),
         ],
     )
     @pytest.mark.parametrize("command", ["translate", "prune"])

@@ -372,10 +372,16 @@ def card_of(
     and language and whose own words stay, below ours."""
     from transformers import AutoConfig
 
+    from headwise.loading import end_of_sentence
     from headwise.report.model_card import card_sections, kept_table
     from headwise.report.summary import run_headline
 
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except Exception as error:  # of transformers, about the user's file
+        raise HeadwiseError(
+            f"{folder} has no configuration that transformers can load: {end_of_sentence(error)}"
+        ) from error
     kept = getattr(config, "headwise_layout", None)
     layout = HeadMask.from_json(kept) if kept else None
     is_stock = layout is None or states_heads(config, layout)

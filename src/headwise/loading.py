@@ -145,7 +145,7 @@ def load(
         model_class = class_of_config(source, config)
         refuse_wrong_counts(source, config)
         if local:
-            refuse_other_weights(path, config)
+            refuse_other_weights(path, config, model_class)
         if device_map is None and local:
             device_map = fallback_device_map(path, device, number_type)
         # Where all layers lost equally many heads, transformers builds them by itself.
@@ -258,23 +258,28 @@ def task_class(spec: str | Path) -> type[Task]:
         if marian is None:
             refuse_code(source)
         config = config_of(source) if marian is None else configuration_in(marian)
+        model_class = class_of_config(source, config)
+        refuse_wrong_counts(source, config)
+        if path.exists():
+            refuse_other_weights(path, config, model_class)
+        hf = shell_of(model_class, config)
     except HeadwiseError:
         raise
-    except Exception as error:
+    except Exception as error:  # of transformers or torch, about the user's file
         raise HeadwiseError(
             f"{spec} has no configuration that transformers can load: {end_of_sentence(error)}"
         ) from error
-    model_class = class_of_config(source, config)
-    refuse_wrong_counts(source, config)
-    if path.exists():
-        refuse_other_weights(path, config)
-    make = getattr(model_class, "from_config", None) or model_class._from_config
-    with torch.device("meta"):
-        hf = make(config)
     # Without weights there is no probe, which would say whether a stack is causal: its class says it.
     masked = model_class.__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
     kind: Kind = "encoder-self" if masked else "decoder-self"
     return class_of_task(hf, HeadMap({kind: (1,)}))
+
+
+def shell_of(model_class: Any, config: Any) -> Any:
+    """A model without its weights."""
+    make = getattr(model_class, "from_config", None) or model_class._from_config
+    with torch.device("meta"):
+        return make(config)
 
 
 def config_of(source: str) -> Any:
@@ -379,9 +384,9 @@ def refuse_wrong_counts(source: str, config: Any) -> None:
                 )
 
 
-def refuse_other_weights(path: Path, config: Any) -> None:
-    """Raise HeadwiseError for a configuration that declares far more layers or words than the weights have, and for a
-    tokenizer of a size that none has: by headers and sizes of files, before anything is built."""
+def refuse_other_weights(path: Path, config: Any, model_class: Any) -> None:
+    """Raise HeadwiseError for a configuration that declares far more layers or numbers than the weights have, and for a
+    tokenizer of a size that none has: by headers and sizes of files, before anything is in memory."""
     for name in TOKENIZERS:
         size = (path / name).stat().st_size if (path / name).is_file() else 0
         if size > LARGEST_TOKENIZER:
@@ -409,15 +414,16 @@ def refuse_other_weights(path: Path, config: Any) -> None:
                 raise HeadwiseError(
                     f"{path} is said to have {name} = {count}, but its weights are of {layers} layers: correct config.json."
                 )
-        words = getattr(each, "vocab_size", None)
-        width = getattr(each, "hidden_size", None)
-        if not files or not isinstance(words, int) or not isinstance(width, int):
-            continue
-        if words * width > HARMLESS + OFTEN * stored:
-            raise HeadwiseError(
-                f"{path} is said to have {words:,} words of {width:,} numbers, but its file has {stored:,} numbers: "
-                "correct config.json."
-            )
+    if not files:
+        return
+    shell = shell_of(model_class, config)
+    tensors = [*shell.parameters(), *shell.buffers()]
+    numbers = sum(tensor.numel() for tensor in tensors)
+    if numbers > HARMLESS + OFTEN * stored:
+        raise HeadwiseError(
+            f"{path} is said to have {numbers:,} numbers, but its file has {stored:,}: correct the sizes in config.json, "
+            "such as vocab_size or max_position_embeddings."
+        )
 
 
 def refuse_length(source: str, settings: Any) -> None:

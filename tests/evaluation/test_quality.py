@@ -12,9 +12,9 @@ import torch
 
 import headwise as hw
 from headwise.answers import Answers
-from headwise.evaluation import measure
+from headwise.evaluation import measure, quality
 from headwise.evaluation.losses import measure_losses
-from tasks.askers import asker, lines, sentences
+from tasks.askers import asker, lines, pairs, sentences
 from training.letters import LETTERS, letters
 
 SIZES = (1, 3, 40, 25, 11, 10, 61, 1)  # letters of each document
@@ -104,6 +104,23 @@ def test_a_document_counts_once_in_the_interval(monkeypatch: pytest.MonkeyPatch)
     text = hw.Text.from_lines(documents())
     found = measure_losses(model.task, model.task.quality_batches(text), [])
     assert sorted(found.weights) == sorted(size - 1 for size in SIZES if size > 1)
+
+
+def test_the_forecast_counts_steps_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a step takes a second: a translation has about as many tokens as its source."""
+    monkeypatch.setattr(quality, "best", lambda run, device: float(quality.TIMED_STEPS))
+    model, text = asker(), pairs(30)
+    lengths = sorted(len(model.tokenizer(source).input_ids) for source in text.sources)
+    steps = lengths[-1] + lengths[-11] + lengths[-21]  # the longest of three batches
+    steps += 3 * quality.TIMED_ROUNDS * quality.TIMED_TOKENS
+    found = quality.evaluation_forecast([model], text, hw.Search(batch=10))
+    assert found.seconds == steps
+
+
+def test_a_text_in_memory_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To hash the vocabulary of Gemma takes seconds."""
+    monkeypatch.setattr("headwise.training.token_batches.key", pytest.fail)
+    assert len(asker("gpt2").task.batches(lines(3)).data) == 3
 
 
 def test_sentences_that_fit_are_read_as_ever() -> None:

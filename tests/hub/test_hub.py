@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import headwise as hw
 from headwise import cli
 from headwise.errors import HeadwiseError
-from headwise.folders import EXPORT, MODEL, Folder, files_in, manifest, sha256
+from headwise.folders import EXPORT, MODEL, Folder, files_in, manifest, sha256, to_sums
 from headwise.layout import HeadMask
 from headwise.model import Model
 from report.made import make_run
@@ -232,6 +232,15 @@ def test_folders_that_headwise_did_not_write_are_refused(
         hw.push(small, REPO)
     config.write_text(before.replace('"headwise_sums": true,', ""))
     with pytest.raises(HeadwiseError, match="no SHA256SUMS"):
+        hw.push(small, REPO)
+
+
+def test_the_folder_of_an_engine_is_refused(hub: Hub, small: Path) -> None:
+    """CTranslate2 writes a config.json that names no model."""
+    config = small / "config.json"
+    config.write_text(json.dumps({"bos_token": "<s>"}))
+    (small / "SHA256SUMS").write_text(to_sums(EXPORT, manifest({"config.json": config})))
+    with pytest.raises(HeadwiseError, match="has no configuration that transformers can load"):
         hw.push(small, REPO)
 
 

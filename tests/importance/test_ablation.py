@@ -178,6 +178,26 @@ def test_losses_of_smaller_models_are_those_of_masked_ones(
         close(found_losses[:, column], torch.cat(expected), near)
 
 
+def test_the_whole_model_alone_reads_a_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether layers can run from the middle on is tried only where some will."""
+    model, found, inputs, near = wide("bart")
+    whole = HeadMask.full(found.heads)
+    counted: list[int] = []
+    losses = recorded_batch.RecordedBatch.losses_again
+
+    def again(batch: recorded_batch.RecordedBatch, copies: int) -> torch.Tensor:
+        counted.append(copies)
+        return losses(batch, copies)
+
+    monkeypatch.setattr(recorded_batch.RecordedBatch, "losses_again", again)
+    alone, _ = removal_losses(model, found, [inputs], [whole])
+    assert counted == []
+    one = whole.without([next(iter(found.heads))])
+    both, _ = removal_losses(model, found, [inputs], [whole, one])
+    assert counted
+    close(alone[:, 0], torch.from_numpy(both[:, 0]), near)
+
+
 def test_the_mean_is_that_of_the_whole_text() -> None:
     model, found, inputs, near = wide("bart")
     alone = [sentence(inputs, row) for row in range(3)]

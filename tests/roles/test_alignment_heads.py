@@ -120,6 +120,16 @@ def facts_in(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def test_a_missing_aligner_is_the_first_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwise.roles.alignment.aligner", lambda: None)
+    monkeypatch.setattr("headwise.roles.alignment_heads.align_forecast", pytest.fail)
+    pairs(tmp_path)
+    done = align_command(tmp_path, translator())
+    assert "eflomal, which is not installed" in str(done.exception)
+
+
 def test_a_language_model_that_names_heads_is_compared_with_them(tmp_path: Path) -> None:
     _, links = pairs(tmp_path)
     model = prompted_translator()

@@ -18,6 +18,7 @@ from transformers import pipeline
 import headwise as hw
 from headwise.cli.outcome import outcome
 from headwise.importance.scores import ScorePlan
+from headwise.speech import alignment, heard
 from headwise.speech.recordings import Speech, samples
 from headwise.speech.whisper import extractor_of
 from headwise.speech.word_errors import counted_errors, transcripts, word_errors
@@ -205,7 +206,16 @@ def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:
         ),
         ("audio,text", "has no rows"),
         ("audio,text\n0.wav,a, b", "Line 2 .* has another number of columns than the first line"),
-        ('audio,text\n0.wav,"a\n0.wav,b\n0.wav,c', "is no line of a table .unexpected end of data"),
+        (
+            'audio,text\n0.wav,"a\n0.wav,b\n0.wav,c',
+            "Line 2 .* is no line of a table .unexpected end of data",
+        ),
+        ('audio,text\n0.wav,a\n0.wav,"b "c', "Line 3 .* is no line of a table"),
+        ('audio,text\n\n0.wav,"a\nb"\n0.wav', "Line 5 .* has another number of columns"),
+        (
+            'audio,text\n0.wav,"a\n0.wav,b"',
+            "Line 2 .* opens a quote that takes in the row of 0.wav",
+        ),
     ],
 )
 def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> None:
@@ -213,6 +223,23 @@ def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> Non
     (tmp_path / "a.csv").write_text(text + "\n")
     with pytest.raises(hw.HeadwiseError, match=said):
         hw.Speech.read(tmp_path / "a.csv")
+
+
+def test_a_recording_of_hours_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour takes gigabytes."""
+    recordings(tmp_path, 1, seconds=2.5)
+    words = "audio,word,start,end,language\n0.wav,a,0,0.1,en\n0.wav,b,0.1,0.2,en\n"
+    (tmp_path / "a.csv").write_text(words)
+    speech = hw.Speech.read(tmp_path / "a.csv")
+    read: list[Path] = []
+    for module in (alignment, heard):
+        monkeypatch.setattr(module, "samples", lambda file, rate: read.append(file))
+    for use in (hw.align, hw.roles):
+        with pytest.raises(hw.HeadwiseError, match=r"has 2\.50 s"):
+            use(hearer(), speech)
+    with pytest.raises(hw.HeadwiseError, match="the model hears 2 s"):
+        heard.Recording.read(hearer().hf, speech.utterances[0])
+    assert read == []
 
 
 def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:

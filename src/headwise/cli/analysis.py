@@ -380,7 +380,7 @@ def align(
     # One file may be a table of recordings: only the model says.
     given: Any = None if isinstance(spec, str) else pairs_of(model, spec, links)
     import headwise as hw
-    from headwise.roles.alignment import pairs_for
+    from headwise.roles.alignment import need_eflomal, pairs_for
     from headwise.roles.alignment_heads import AlignmentHeads, align_forecast
 
     if save is not None:
@@ -391,6 +391,8 @@ def align(
     if loaded.task.reads_audio and spec is not None:
         given = limited(loaded.task.read(spec), limit)
     else:
+        if links is None:
+            need_eflomal()  # before a model writes translations, and before the estimate
         if given is None:
             given = pairs_of(model, spec, links)
         with work.progress.bar("text"):

@@ -395,25 +395,31 @@ def records_of(file: Path, *keys: str) -> Records:
 
 def _table_records(file: Path) -> Records:
     tabs = file.name.lower().removesuffix(".gz").endswith(".tsv")
-    reader = csv.DictReader(
+    reader = csv.reader(
         whole_lines(file),
         delimiter="\t" if tabs else ",",
         quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
         strict=True,
     )
-    try:
-        for record in reader:
-            where = f"Line {reader.line_num} of '{file}'"
-            if None in record or None in record.values():
-                raise HeadwiseError(
-                    f"{where} has another number of columns than the first line, which names "
-                    f"{', '.join(reader.fieldnames or ())}."
-                )
-            yield record, where
-    except csv.Error as error:
-        raise HeadwiseError(
-            f"Line {reader.line_num} of '{file}' is no line of a table ({error})."
-        ) from error
+    columns: list[str] | None = None
+    while True:
+        # A cell in quotes may go over several lines.
+        where = f"Line {reader.line_num + 1} of '{file}'"
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise HeadwiseError(f"{where} is no line of a table ({error}).") from error
+        if columns is None:
+            columns = row
+        elif row and len(row) != len(columns):
+            raise HeadwiseError(
+                f"{where} has another number of columns than the first line, which names "
+                f"{', '.join(columns)}."
+            )
+        elif row:
+            yield dict(zip(columns, row, strict=True)), where
 
 
 def _cells(

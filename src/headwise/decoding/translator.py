@@ -104,14 +104,12 @@ def translate(
     model's positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write
     this number of tokens for each sentence, to compare the speed of two models.
     """
-    # The longest first, so that a batch that does not fit into memory fails at once.
     sources = token_ids(translator, sentences)
-    longest_first = sorted(sources, key=lambda i: -len(sources[i]))
     translations = [""] * len(sentences)
     tokens = 0
+    done = 0
     start = time.perf_counter()
-    for first in range(0, len(longest_first), search.batch):
-        batch = longest_first[first : first + search.batch]
+    for batch in longest_first(sources, search.batch):
         length = exactly or most_written(len(sources[batch[0]]), translator.longest)
         rows = [sources[i] for i in batch]
         written = translator.write(rows, search, length, exactly is not None)
@@ -119,7 +117,7 @@ def translate(
         texts = translator.tokenizer.batch_decode(written, skip_special_tokens=True)
         for i, text in zip(batch, texts, strict=True):
             translations[i] = text.strip()
-        done = first + len(batch)
+        done += len(batch)
         progress(done / len(sources), f"{done} of {len(sources)} sentences")
 
     seconds = time.perf_counter() - start
@@ -130,6 +128,13 @@ def translate(
         "engine": translator.engine,
     }
     return translations, cost
+
+
+def longest_first(sources: Mapping[int, list[int]], size: int) -> list[list[int]]:
+    """The indices of sources in batches: the longest first, so that a batch that does not fit into memory fails at
+    once."""
+    ordered = sorted(sources, key=lambda i: -len(sources[i]))
+    return [ordered[first : first + size] for first in range(0, len(ordered), size)]
 
 
 def token_ids(translator: Translator, sentences: Sequence[str]) -> dict[int, list[int]]:

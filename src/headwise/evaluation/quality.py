@@ -12,17 +12,11 @@ import pandas as pd
 
 from headwise.answers import Answers
 from headwise.decoding.bleu import translation_answers
-from headwise.decoding.translator import speeds, translate
+from headwise.decoding.translator import longest_first, speeds, token_ids, translate
 from headwise.environment import environment_info
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.evaluation.measure import measure
-from headwise.forecast import (
-    TRANSLATION,
-    Forecast,
-    model_line,
-    text_line,
-    text_seconds,
-)
+from headwise.forecast import Forecast, best, model_line, text_line, text_seconds
 from headwise.loading import AnyModel, as_model
 from headwise.model import Model
 from headwise.options import Search, refuse_other_options
@@ -35,6 +29,7 @@ QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
 TIMED_SENTENCES = 100  # that decoding speed is measured on
 TIMED_TOKENS = 16  # that every model writes for each of them
 TIMED_ROUNDS = 3
+TIMED_STEPS = 8  # of a batch, for a forecast
 
 ResultRow = tuple[Any, ...]
 
@@ -160,13 +155,30 @@ def evaluation_forecast(
     seconds = 0.0
     for model in models:
         batches = model.task.quality_batches(text)
-        forwards = model.task.answer_forwards
         if model.task.generates:
-            forwards = TRANSLATION * (search or Search()).beam
-        seconds += forwards * text_seconds(model, batches)
+            seconds += translation_seconds(model, list(text.sources), search or Search())
+        else:
+            seconds += model.task.answer_forwards * text_seconds(model, batches)
         reads.append(model_line(model))
     reads.append(text_line(batches))
     return Forecast(reads, distinct_names(models), seconds)
+
+
+def translation_seconds(model: Model, sources: Sequence[str], search: Search) -> float:
+    """About how many seconds `translation_rows` takes for a model. A few steps of a batch are timed; translations take
+    about as many as the longest source of their batch has tokens, and those whose speed is measured TIMED_TOKENS."""
+    model.task.check_generates()
+    translator = model.translator(search.engine)
+    ids = token_ids(translator, sources)
+    batches = longest_first(ids, search.batch)
+    if not batches:
+        return 0.0
+    rows = [ids[place] for place in batches[len(batches) // 2]]
+    timed = best(lambda: translator.write(rows, search, TIMED_STEPS, True), model.hf.device.type)
+    steps = sum(len(ids[batch[0]]) for batch in batches)
+    few = min(len(batches), -(-TIMED_SENTENCES // search.batch))
+    steps += TIMED_ROUNDS * TIMED_TOKENS * few
+    return timed / TIMED_STEPS * steps
 
 
 def translation_rows(

@@ -226,7 +226,7 @@ def removal_losses(
     for mask in masks:
         removed = [head for head in discovery.heads if head not in mask.kept]
         trials.append(silent_heads(removed, device_of(model)))
-    return trial_losses(model, discovery, batches, lambda _: trials)
+    return trial_losses(model, discovery, batches, lambda _: trials, reuse=any(trials))
 
 
 def silent_heads(heads: Iterable[Head], device: torch.device) -> Trial:
@@ -247,13 +247,14 @@ def trial_losses(
     discovery: Discovery,
     batches: Iterable[Mapping[str, Tensor]],
     trials_of: Callable[[RecordedBatch], Sequence[Trial]],
+    reuse: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """As `removal_losses`, with outputs of heads changed in any way: the loss of every sentence in each trial. trials_of:
-    from a batch to its trials, as many for each."""
+    from a batch to its trials, as many for each. reuse: as of `recordings`."""
     parts: list[np.ndarray] = []
     within = reporter(batches)
     with failing_together(), evaluating(model), torch.no_grad():
-        for batch in recordings(model, discovery, batches):
+        for batch in recordings(model, discovery, batches, reuse):
             by_sentence = batch.losses_in(trials_of(batch), within).T
             units = np.column_stack(to_numpy([by_sentence, batch.asked]))
             # a unit of every bootstrap has predicted tokens
@@ -268,14 +269,17 @@ def trial_losses(
 
 
 def recordings(
-    model: nn.Module, discovery: Discovery, batches: Iterable[Mapping[str, Tensor]]
+    model: nn.Module,
+    discovery: Discovery,
+    batches: Iterable[Mapping[str, Tensor]],
+    reuse: bool = True,
 ) -> Iterator[RecordedBatch]:
     """A forward of the full model on every batch. A model whose layers cannot be run from the middle on (more than one
-    state goes between them, or they run in rounds) runs in full each time."""
-    reuse = True
+    state goes between them, or they run in rounds) runs in full each time. reuse: whether trials will begin in the
+    middle; else nobody tries whether they can, which takes a second forward over the first batch."""
     for place, tensors in enumerate(batches):
         batch = record_batch(model, discovery, tensors)
-        if place == 0:
+        if place == 0 and reuse:
             reuse = clear_unless_reusable(
                 model, discovery, batch.kept, batch.losses_again, batch.losses
             )

@@ -24,7 +24,7 @@ from headwise.roles.alignment_heads import EXPECTED_ROUNDS, AlignmentData, readi
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches
 from headwise.roles.observation import Subject
-from headwise.speech.recordings import Speech, Utterance, samples
+from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
 from headwise.speech.whisper import FRAME, extractor_of, features_of, prompt_of
 
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
@@ -135,15 +135,16 @@ def measure_length(extractor: Any, recording: SpeechRecording) -> np.ndarray:
     """Note the length of a recording; returns its samples. Raises HeadwiseError where it is longer than the model hears,
     or shorter than its words."""
     utterance = recording.utterance
-    audio = samples(utterance.audio, extractor.sampling_rate)
-    seconds = len(audio) / extractor.sampling_rate
+    seconds = audio_seconds(utterance.audio)
     last = utterance.starts[-1] if utterance.starts else 0.0
-    if len(audio) > extractor.n_samples or last > seconds:
+    # before hours of sound are in memory
+    if seconds > extractor.chunk_length or last > seconds:
         raise HeadwiseError(
             f"{utterance.audio} has {seconds:.2f} s, its last word starts at {last:.2f} s, and the model hears "
             f"{extractor.chunk_length} s: cut the audio, and correct the times."
         )
-    recording.seconds = seconds
+    audio = samples(utterance.audio, extractor.sampling_rate)
+    recording.seconds = len(audio) / extractor.sampling_rate
     # The encoder's second convolution has stride 2.
     recording.frames = len(audio) // extractor.hop_length // 2
     return audio

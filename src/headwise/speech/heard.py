@@ -20,7 +20,7 @@ from torch import Tensor
 from headwise.errors import HeadwiseError
 from headwise.heads import Site
 from headwise.lab.sentence import Sentence
-from headwise.speech.recordings import Speech, Utterance, samples
+from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
 from headwise.speech.whisper import FRAME, extractor_of, features_of
 
 MAP_STEPS = 64  # of time that a map shows, at most
@@ -45,14 +45,16 @@ class Recording:
         """Raises HeadwiseError for a recording without a sample, and one longer than the model hears."""
         extractor = extractor_of(hf)
         rate = extractor.sampling_rate
+        seconds = audio_seconds(utterance.audio)
+        # before hours of sound are in memory
+        if seconds > extractor.chunk_length:
+            raise HeadwiseError(
+                f"{utterance.audio} is {seconds:.0f} s long, and the model hears {extractor.chunk_length} s at "
+                "once: cut it, or pick another recording."
+            )
         audio = samples(utterance.audio, rate)
         if not len(audio):
             raise HeadwiseError(f"{utterance.audio} has no sound in it: pick another recording.")
-        if len(audio) > extractor.chunk_length * rate:
-            raise HeadwiseError(
-                f"{utterance.audio} is {len(audio) / rate:.0f} s long, and the model hears {extractor.chunk_length} s at "
-                "once: cut it, or pick another recording."
-            )
         features = features_of(extractor, audio)
         frames = math.ceil(len(audio) / (FRAME * rate))
         positions = int(hf.config.max_source_positions)

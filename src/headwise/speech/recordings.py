@@ -18,7 +18,7 @@ import numpy as np
 from scipy.io import wavfile
 from scipy.signal import resample_poly
 
-from headwise.data.lines import existing_file, is_table
+from headwise.data.lines import existing_file, is_file, is_table
 from headwise.data.store import AnyText
 from headwise.data.text import on_one_line, records_of
 from headwise.errors import HeadwiseError, few_names
@@ -150,6 +150,7 @@ def texts_of(
             raise HeadwiseError(
                 f"{where} lacks {missing}: each row needs {', '.join(TEXT_COLUMNS)}."
             )
+        refuse_glued(text, where, file.parent)
         name = str(row["audio"])
         audio = existing_file(file.parent / name)
         said = on_one_line(text)
@@ -160,6 +161,17 @@ def texts_of(
     if not utterances:
         raise HeadwiseError(f"All {blank} texts of {file} are blank: write what is said.")
     return tuple(utterances), file.name, blank
+
+
+def refuse_glued(text: str, where: str, folder: Path) -> None:
+    """Raise HeadwiseError for a text over several lines of which one begins with a recording: it is a row that a quote
+    took in."""
+    for line in text.splitlines()[1:]:
+        name = line.split(",")[0].strip('"')
+        if name.strip() and is_file(str(folder / name)):
+            raise HeadwiseError(
+                f"{where} opens a quote that takes in the row of {name}: close it, or leave it out."
+            )
 
 
 def word_of_row(row: Mapping[str, Any], where: str) -> SpokenWord:

@@ -125,12 +125,14 @@ def mapped(
 
     A record lies next to it, so that a damaged file is made again.
     """
-    name = f"ids-{key(text, tokenizer)}"
-    file = cache / f"{name}.arrow" if cache else None
-    record = Folder(cache, record=f"{name}.json") if cache else None
-    if file and record and record.files and not record.damage():
-        return Dataset.from_file(str(file))
-    if record:
+    file = None
+    if cache:
+        # A large vocabulary takes seconds to hash.
+        name = f"ids-{key(text, tokenizer)}"
+        file = cache / f"{name}.arrow"
+        record = Folder(cache, record=f"{name}.json")
+        if record.files and not record.damage():
+            return Dataset.from_file(str(file))
         record.make()
     with without_bars():
         dataset = text.dataset.map(
@@ -143,7 +145,7 @@ def mapped(
             # Nothing is looked up by it; to make one, datasets would pickle the tokenizer, which takes longer than this.
             new_fingerprint="ids",
         )
-    if file and record:
+    if file:
         record.note(manifest({file.name: file}))
     return dataset
 
