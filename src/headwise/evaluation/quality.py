@@ -24,6 +24,7 @@ from headwise.progress import Report, part, shown, turn
 from headwise.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
 from headwise.result import TableResult
 from headwise.tasks import AnyText, Given
+from headwise.tasks.task import source_sentences
 
 QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
 TIMED_SENTENCES = 100  # that decoding speed is measured on
@@ -156,7 +157,7 @@ def evaluation_forecast(
     for model in models:
         batches = model.task.quality_batches(text)
         if model.task.generates:
-            seconds += translation_seconds(model, list(text.sources), search or Search())
+            seconds += translation_seconds(model, list(source_sentences(text)), search or Search())
         else:
             seconds += model.task.answer_forwards * text_seconds(model, batches)
         reads.append(model_line(model))
