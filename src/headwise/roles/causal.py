@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMask, head_of
+from headwise.heads import Head, HeadMap, HeadMask, head_of
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import direct_attributions
 from headwise.roles.behaviour import BEHAVIOURS
@@ -44,7 +44,7 @@ OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are f
 REPEATED_SEQUENCES = 12  # of repeated random tokens
 COPIES = 2  # of each sequence
 TEXTS_OF_TEMPLATE = {"names": 40, "needle": 12}
-USUAL_WORDS = 8_000  # that are read with heads switched off, before it is known which: for the time that is left
+TEXT_WORDS = 2_000  # of all texts that behaviours are measured on, about
 CAUSAL_COLUMNS = (
     *KEY,
     "behaviour",
@@ -144,7 +144,7 @@ def causal_effects(
         return no_effects(roles)
     heads = subject.discovery.heads
     tested = roles[roles["kind"] == "decoder-self"]
-    left = USUAL_WORDS
+    left = usual_words(heads)
 
     def count_planned(words: int) -> None:
         """Count at most what was planned before the roles were known."""
@@ -186,6 +186,12 @@ def causal_effects(
         table["p"] = corrected(table["p"].to_numpy())
     table["confirmed"] = table["p"] <= FALSE_ROLES
     return table
+
+
+def usual_words(heads: HeadMap) -> int:
+    """About how many words are read with heads switched off, before it is known which: for the time that is left. Half of
+    the layers have a role, and half of a model is read again without each of their heads."""
+    return round(TEXT_WORDS * (1 + heads.total / 4))
 
 
 def no_effects(roles: pd.DataFrame) -> pd.DataFrame:
