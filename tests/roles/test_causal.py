@@ -19,7 +19,9 @@ from headwise.roles.causal import (
     OTHER_SEED,
     causal_effects,
     effect,
+    losses_without,
     needed_effects,
+    usual_words,
 )
 from headwise.roles.observation import subject_of
 from headwise.roles.role_tests import Roles
@@ -176,6 +178,16 @@ def lost(hf: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[float]:
         else:
             values.append(float(-logits[place].log_softmax(-1)[right]))
     return values
+
+
+def test_about_as_many_words_are_planned_as_are_read(planted: PlantedModel) -> None:
+    """Where half of the layers have a role. A model of many heads reads more."""
+    subject = subject_of(planted.model)
+    heads = list(subject.discovery.heads)
+    read: list[int] = []
+    for name in BATCHES:
+        losses_without(subject, name, heads[: len(heads) // 2], read.append, 0)
+    assert 0.5 < sum(read) / usual_words(subject.discovery.heads) < 2
 
 
 def test_only_repeated_tokens_are_predicted(planted: PlantedModel) -> None:

@@ -168,8 +168,8 @@ def evaluation_forecast(
 
 
 def translation_seconds(model: Model, text: Any, search: Search, further: int = 0) -> float:
-    """About how many seconds translations of a text take, and so many further steps of a batch. A few steps are timed; a batch takes
-    about as many as its longest source has tokens."""
+    """About how many seconds translations of a text take, and so many further steps of a batch. A few steps are timed; a
+    batch takes about as many as its longest source has tokens."""
     model.task.check_generates()
     translator = model.translator(search.engine)
     ids = token_ids(translator, list(text.sources))
