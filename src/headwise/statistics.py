@@ -38,7 +38,10 @@ def interval(draws: np.ndarray, units: float | np.ndarray) -> tuple[np.ndarray, 
     (Hesterberg 2015, section 4.3: draws of few units spread too little by √((u − 1) / u), and their tails are those of a
     normal distribution). Φ(−q) is 2.5 % of many units, 0.9 % of 10. Draws that are skewed get the end beyond it where
     the accelerated percentile Φ(a + (a ∓ q) / (1 − a (a ∓ q))), a = skewness / 6, lies further out (Efron 1987, with the
-    acceleration as the bias). Percentiles alone leave out a skewed truth in 9 % with 10 units, in 7 % with 30. units:
+    acceleration as the bias). Percentiles alone leave out a skewed truth in 9 % with 10 units, in 7 % with 30. What is
+    still left out is not in the sample: of 10 log-normal units the least skewed quarter of the samples misses in 20 %,
+    the most skewed in 3 %; so blanks for skewed draws would take the good ones away, and bootstrap-t (9 %) and Hall's
+    transformation (8 %, 1.4 times as wide) miss, too. units:
     `effective_units`, where units differ in size; a number, or one for every column.
     """
     units = np.broadcast_to(units, draws.shape[1:])

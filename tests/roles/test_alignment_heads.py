@@ -21,6 +21,7 @@ from headwise.cli import app
 from headwise.heads import Head, HeadMap
 from headwise.layout import HeadMask
 from headwise.progress import silent
+from headwise.roles import alignment as words
 from headwise.roles import alignment_heads, head_sets
 from headwise.roles.alignment import LinkedText, read_links
 from headwise.roles.alignment_heads import EXPECTED_ROUNDS, readings, reported
@@ -123,8 +124,8 @@ def facts_in(folder: Path) -> dict[str, Any]:
 def test_a_missing_aligner_is_the_first_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwise.roles.alignment.aligner", lambda: None)
-    monkeypatch.setattr("headwise.roles.alignment_heads.align_forecast", pytest.fail)
+    monkeypatch.setattr(words, "aligner", lambda: None)
+    monkeypatch.setattr(alignment_heads, "align_forecast", pytest.fail)
     pairs(tmp_path)
     done = align_command(tmp_path, translator())
     assert "eflomal, which is not installed" in str(done.exception)
@@ -170,7 +171,10 @@ def test_progress_ends_with_the_reading_whenever_the_set_stops_growing(rounds: i
     )
 
 
-def test_a_dry_run_says_what_is_read_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_says_what_is_read_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "aligner", lambda: "eflomal-align")
     text, _ = pairs(tmp_path)
     said = align_command(tmp_path, translator(), "--dry-run").stdout
     assert f"source+target: {len(text)} sentences, " in said and "left out: nothing" in said

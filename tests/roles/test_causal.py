@@ -21,7 +21,7 @@ from headwise.roles.causal import (
     causal_effects,
     effect,
     needed_effects,
-    words_without,
+    usual_words,
 )
 from headwise.roles.observation import subject_of
 from headwise.roles.role_tests import Roles
@@ -211,9 +211,11 @@ def test_the_bar_moves_until_the_last_behaviour(planted: PlantedModel, found: Ro
     steps: list[int] = []
     subject = subject_of(planted.model)
     causal_effects(subject, found.roles, steps.append)
-    assert sum(steps) == words_without(subject)
+    assert sum(steps) == usual_words(subject.discovery.heads)
     behaviours = found.causal["behaviour"].nunique()
-    assert max(steps) <= words_without(subject) / behaviours + 1  # not all at the first one
+    assert (
+        max(steps) <= usual_words(subject.discovery.heads) / behaviours + 1
+    )  # not all at the first one
 
 
 def test_roles_that_need_no_effect_stay(planted: PlantedModel) -> None:

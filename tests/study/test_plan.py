@@ -395,6 +395,7 @@ def test_a_test_text_that_is_not_there_shows_before_hours_of_training(tmp_path: 
 def test_texts_and_the_embedded_corpus_exclude_each_other(tmp_path: Path) -> None:
     files = [str(file) for file in write_parallel(tmp_path, "dev", 2)]
     assert "leave one of them out" in refusal({"data": {"embedded": {}, "dev": files}})
+    assert "equal to 24000" in refusal({"data": {"embedded": {"train": 24_001}}})
 
 
 def test_an_unset_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,13 @@ from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
 from headwise.forecast import TRANSLATION, UPDATE, drawn
 from headwise.options import Architecture
+from headwise.study import forecast
 from headwise.study.forecast import (
     blank,
     expected_pieces,
     forwards_of,
     random_batch,
+    seconds_of,
     sentence_seconds,
 )
 from headwise.study.run_context import RunContext
@@ -26,6 +28,7 @@ from headwise.study.step import Build
 from headwise.training.token_batches import IGNORED
 from headwise.training.tokenizer import learn_subwords
 from study.studies import QUIET, TINY, plan_of
+from tasks.askers import asker
 
 SMALL = Architecture(
     encoder_layers=1, decoder_layers=1, heads=2, width=16, feedforward=32, vocabulary=200
@@ -97,6 +100,24 @@ class TestSizes:
         places = drawn(total, 10)
         assert 0 < len(places) <= 10 and places == sorted(set(places))
         assert places[0] == 0 and places[-1] < total and (total < 10 or places[-1] >= 0.8 * total)
+
+
+def test_translations_of_a_given_model_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoders of few layers translate faster than so many forwards."""
+    monkeypatch.setattr(forecast, "sentence_seconds", lambda run, given: 0.0)
+    monkeypatch.setattr(forecast, "translation_seconds", lambda *given: 10.0)
+    run = RunContext(plan_of(TINY), tmp_path, QUIET)
+    run.text("train")
+    dev = len(run.text("dev"))
+    builds = [run.build_of(step) for step in Schedule(run).steps()]
+    translated = 0
+    for build in builds:
+        if build.step.name.startswith("translate/"):
+            translated += run.counts.get(build.step.split, dev)
+    assert seconds_of(builds, run, asker()) == 10.0 * translated / dev > 0
+    assert seconds_of(builds, run, None) == 0
 
 
 def test_a_random_batch_is_full() -> None:

@@ -289,7 +289,14 @@ def test_what_speech_cannot_do(use: Callable[..., Any], said: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "lost", ["lang_to_id", "task_to_id", "no_timestamps_token_id", "is_multilingual"]
+    "lost",
+    [
+        "lang_to_id",
+        "task_to_id",
+        "no_timestamps_token_id",
+        "is_multilingual",
+        "decoder_start_token_id",
+    ],
 )
 def test_a_checkpoint_with_old_settings_writes_the_same(lost: str, tmp_path: Path) -> None:
     speech = hw.Speech.read(recordings(tmp_path))
@@ -314,6 +321,14 @@ def test_settings_that_transformers_cannot_use(name: str, value: Any, tmp_path: 
         hw.HeadwiseError, match=r"cannot transcribe by this model's generation_config"
     ):
         hw.evaluate(model, hw.Speech.read(recordings(tmp_path)))
+
+
+@pytest.mark.parametrize("end", [[], None, "x", True])
+def test_a_transcript_needs_an_end(end: Any, tmp_path: Path) -> None:
+    model = hearer()
+    model.hf.generation_config.eos_token_id = end
+    with pytest.raises(hw.HeadwiseError, match="which ends no transcript"):
+        hw.score(model, hw.Speech.read(recordings(tmp_path)), ["gradient"])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from headwise.progress import Report, part, shown, turn
 from headwise.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
 from headwise.result import TableResult
 from headwise.tasks import AnyText, Given
-from headwise.tasks.task import source_sentences
 
 QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
 TIMED_SENTENCES = 100  # that decoding speed is measured on
@@ -157,7 +156,10 @@ def evaluation_forecast(
     for model in models:
         batches = model.task.quality_batches(text)
         if model.task.generates:
-            seconds += translation_seconds(model, list(source_sentences(text)), search or Search())
+            how = search or Search()
+            few = -(-min(TIMED_SENTENCES, len(text)) // how.batch)
+            further = few * TIMED_TOKENS * TIMED_ROUNDS
+            seconds += translation_seconds(model, text, how, further)
         else:
             seconds += model.task.answer_forwards * text_seconds(model, batches)
         reads.append(model_line(model))
@@ -165,20 +167,18 @@ def evaluation_forecast(
     return Forecast(reads, distinct_names(models), seconds)
 
 
-def translation_seconds(model: Model, sources: Sequence[str], search: Search) -> float:
-    """About how many seconds `translation_rows` takes for a model. A few steps of a batch are timed; translations take
-    about as many as the longest source of their batch has tokens, and those whose speed is measured TIMED_TOKENS."""
+def translation_seconds(model: Model, text: Any, search: Search, further: int = 0) -> float:
+    """About how many seconds translations of a text take, and so many further steps of a batch. A few steps are timed; a
+    batch takes about as many as its longest source has tokens."""
     model.task.check_generates()
     translator = model.translator(search.engine)
-    ids = token_ids(translator, sources)
+    ids = token_ids(translator, list(text.sources))
     batches = longest_first(ids, search.batch)
     if not batches:
         return 0.0
     rows = [ids[place] for place in batches[len(batches) // 2]]
     timed = best(lambda: translator.write(rows, search, TIMED_STEPS, True), model.hf.device.type)
-    steps = sum(len(ids[batch[0]]) for batch in batches)
-    few = min(len(batches), -(-TIMED_SENTENCES // search.batch))
-    steps += TIMED_ROUNDS * TIMED_TOKENS * few
+    steps = further + sum(len(ids[batch[0]]) for batch in batches)
     return timed / TIMED_STEPS * steps
 
 

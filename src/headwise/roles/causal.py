@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headwise.data.subwords import Coverage
 from headwise.errors import HeadwiseError
-from headwise.heads import Head, head_of
+from headwise.heads import Head, HeadMap, head_of
 from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import direct_attributions
 from headwise.layout import HeadMask
@@ -45,9 +45,7 @@ OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are f
 REPEATED_SEQUENCES = 12  # of repeated random tokens
 COPIES = 2  # of each sequence
 TEXTS_OF_TEMPLATE = {"names": 40, "needle": 12}
-# Of a head, about as many words are read again without it: for the time that is left, before it is known which roles
-# there are.
-WORDS_OF_HEAD = 400
+TEXT_WORDS = 2_000  # of all texts that behaviours are measured on, about
 CAUSAL_COLUMNS = (
     *KEY,
     "behaviour",
@@ -149,7 +147,7 @@ def causal_effects(
     heads = subject.discovery.heads
     tested = roles[roles["kind"] == "decoder-self"]
     asked = set(tested["measure"].map(behaviour_of)) & BEHAVIOURS.keys()
-    planned = words_without(subject)
+    planned = usual_words(heads)
     counted = 0.0
 
     def count_share(share: float) -> None:
@@ -193,10 +191,10 @@ def causal_effects(
     return table
 
 
-def words_without(subject: Subject) -> int:
-    """About how many words `causal_effects` reads."""
-    heads = subject.discovery.heads.query.get("decoder-self", ())
-    return WORDS_OF_HEAD * sum(heads) if subject.kind == "decoder-self" else 0
+def usual_words(heads: HeadMap) -> int:
+    """About how many words are read with heads switched off, before it is known which: for the time that is left. Half of
+    the layers have a role, and half of a model is read again without each of their heads."""
+    return round(TEXT_WORDS * (1 + heads.total / 4))
 
 
 def no_effects(roles: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from headwise.data.treebank import Treebank
 from headwise.errors import HeadwiseError, shown_value
 from headwise.model import Model
 from headwise.roles.alignment import Gold, LinkedText, pairs_for
-from headwise.roles.causal import causal_effects, no_effects, words_without
+from headwise.roles.causal import causal_effects, no_effects, usual_words
 from headwise.roles.examples import candidates_of, examples
 from headwise.roles.observation import (
     ByHalf,
@@ -171,9 +171,9 @@ class RoleTexts(RoleData):
         return words_of_treebank(subject, self.treebank or (), self.confirm)
 
     def other_words(self, subject: Subject) -> int:
-        total = words_without(subject)
+        total = 0
         if subject.kind == "decoder-self":
-            total += PROBED_WORDS
+            total = PROBED_WORDS + usual_words(subject.discovery.heads)
         # Only about as many: the tests split off signs as well.
         for source, target in self.pairs or ():
             total += len(source.split()) + len(target.split())

@@ -99,6 +99,7 @@ def complete_settings(hf: Any, tokenizer: Any, languages: Sequence[str]) -> Gene
         "lang_to_id": {name: vocabulary[name] for name in language_names if name in vocabulary},
         "task_to_id": {task: vocabulary.get(f"<|{task}|>") for task in TASK_IDS},
         "no_timestamps_token_id": vocabulary.get("<|notimestamps|>"),
+        "decoder_start_token_id": vocabulary.get("<|startoftranscript|>"),
     }
     for name, value in usual.items():
         if getattr(settings, name, None) is None and value is not None:
@@ -109,7 +110,7 @@ def complete_settings(hf: Any, tokenizer: Any, languages: Sequence[str]) -> Gene
 def transcript_tokens(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
     """The tokens of what is said, with the blank in front that Whisper writes, and the token that ends it."""
     end = hf.generation_config.eos_token_id
-    last = end[0] if isinstance(end, list) else end
+    last = end[0] if isinstance(end, list) and end else end
     # `True` is an `int` for isinstance.
     if type(last) is not int:
         raise HeadwiseError(

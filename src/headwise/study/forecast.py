@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headwise.attention import start_token
 from headwise.data.text import ParallelText
 from headwise.errors import few_names
+from headwise.evaluation.quality import translation_seconds
 from headwise.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
 from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
@@ -96,6 +97,24 @@ def forwards_of(build: Build) -> float:
         case MeasureSavings():
             return dev * float(run.generates)
     return 0.0
+
+
+def seconds_of(builds: Sequence[Build], run: RunContext, given: Model | None) -> float:
+    """About how many seconds builds take; takes a few itself. given: the model that the plan names, whose translations are
+    timed as well."""
+    forwards = 0.0
+    translated = 0
+    for build in builds:
+        if isinstance(build.step, Translate) and given is not None:
+            translated += build.run.counts.get(build.step.split, len(build.run.text("dev")))
+        else:
+            forwards += forwards_of(build)
+    seconds = forwards * sentence_seconds(run, given) if forwards else 0.0
+    if given is not None and translated:
+        text = run.text("dev")
+        each = translation_seconds(given, text, run.plan.search) / len(text)
+        seconds += translated * each
+    return seconds
 
 
 def sentence_seconds(run: RunContext, given: Model | None) -> float:

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from headwise.data.embedded import PAIR_COUNTS
 from headwise.data.lines import existing_file, one_sided
 from headwise.errors import HeadwiseError, did_you_mean
 from headwise.folders import as_path
@@ -62,9 +63,9 @@ class Strict(BaseModel):
 class Embedded(Strict):
     """The embedded corpus: how many pairs of each split to take."""
 
-    train: int = option(20000, "training pairs", ge=1)
-    dev: int = option(500, "dev pairs", ge=1)
-    test: int = option(500, "test pairs", ge=1)
+    train: int = option(20000, "training pairs", ge=1, le=PAIR_COUNTS["train"])
+    dev: int = option(500, "dev pairs", ge=1, le=PAIR_COUNTS["dev"])
+    test: int = option(500, "test pairs", ge=1, le=PAIR_COUNTS["test"])
 
 
 class DataSection(Strict):

@@ -79,7 +79,7 @@ def prune(
 
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
     and its controls (trained as long without pruning, and as many random heads; of heads removed without training, other
-    orders) are compared on dev and, once, on `test`, with intervals; hw.RunContext(work) opens it. The model is the same as
+    orders) are compared on dev and, once, on `test`, with intervals; hw.Run(work) opens it. The model is the same as
     without controls. The study shows its own progress, unless `progress` is given: then that only gets the end.
 
     Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation

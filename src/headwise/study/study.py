@@ -24,7 +24,7 @@ from headwise.study.executor import (
     StudyOutcome,
     run_builds,
 )
-from headwise.study.forecast import forwards_of, model_lines, plan_lines, sentence_seconds
+from headwise.study.forecast import forwards_of, model_lines, plan_lines, seconds_of
 from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
@@ -304,10 +304,10 @@ def dry_run(plan: Plan, out: Path, device: str = "cpu", *, every_step: bool = Tr
                     given.task.check(text)
                 run.expected_heads = given.heads
         builds = study.builds()
-        forwards = sum(forwards_of(build) for build in builds if not build.was_done)
+        to_do = [build for build in builds if not build.was_done]
         lines = [*unknown_yet(study), *lines]
-        if forwards:
-            seconds = forwards * sentence_seconds(runs[0], given)
+        seconds = seconds_of(to_do, runs[0], given)
+        if seconds:
             lines.append(f"This takes about {about(seconds)} on this machine.")
     return [*(plan_lines(builds) if every_step else model_lines(builds)), *lines]
 
