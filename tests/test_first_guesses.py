@@ -187,6 +187,27 @@ def test_a_model_of_transformers_needs_no_name() -> None:
     assert hw.Model(model.hf, model.tokenizer).name == "GPT2LMHeadModel"
 
 
+def test_a_slice_of_a_text_is_a_list_of_its_rows() -> None:
+    assert lines(12)[2:5] == sentences(12, 0)[2:5] and lines(12)[-1:] == sentences(12, 0)[-1:]
+    assert pairs(12)[:2] == list(pairs(12))[:2] and pairs(12)[3] == list(pairs(12))[3]
+
+
+def test_a_printed_quality_has_every_model() -> None:
+    model = asker("gpt2")
+    smaller = model.remove([(0, 1)])
+    found = hw.evaluate([model, smaller, smaller.remove([(0, 2)])], lines(12))
+    for name in found.table["model"].unique():
+        assert str(name)[:20] in repr(found)
+    assert len(found.top(3)["measure"].unique()) == 1
+
+
+def test_heads_are_ranked_by_exact_ablation_where_it_was_measured() -> None:
+    scores = hw.score(asker("gpt2"), lines(12), ["confidence", "ablation.zero"])
+    assert scores.top(32).equals(scores.top(32, "ablation.zero"))
+    scores = hw.score(asker("gpt2"), lines(12), ["confidence"])
+    assert scores.top(32).equals(scores.top(32, "confidence"))
+
+
 def test_the_table_of_measures_names_them() -> None:
     assert "gradient" in repr(hw.measure)
 
@@ -270,6 +291,7 @@ def without_a_name() -> None:
             "The seed is 'a'",
         ),
         (lambda f: hw.prune(asker("gpt2"), lines(30), 0.5), "such as hw.Greedy(keep=0.5)"),
+        (lambda f: hw.prune(asker("gpt2"), lines(30)), "such as hw.Greedy(keep=0.5)"),
         (
             lambda f: hw.evaluate(asker(), pairs(3), search={"beam": 2}),
             "give hw.Search(…), such as",

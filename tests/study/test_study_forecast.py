@@ -111,7 +111,7 @@ def test_translations_of_a_given_model_are_timed(
     run = RunContext(plan_of(TINY), tmp_path, QUIET)
     run.text("train")
     dev = len(run.text("dev"))
-    builds = [run.build_of(step) for step in Schedule(run).steps()]
+    builds = [Build(step, run) for step in Schedule(run).steps()]
     translated = 0
     for build in builds:
         if build.step.name.startswith("translate/"):

@@ -83,6 +83,16 @@ class StoredText(AnyText):
     def __len__(self) -> int:
         return len(self.dataset)
 
+    def __getitem__(self, index: int | slice) -> Any:
+        """A row as iteration gives it, for a slice a list of rows."""
+        if isinstance(index, slice):
+            return [self.row(number) for number in range(len(self))[index]]
+        return self.row(index)
+
+    @abstractmethod
+    def row(self, index: int) -> Any:
+        """A row by its number."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, rows={len(self):,}, blank={self.blank:,})"
 

@@ -86,17 +86,17 @@ class Text(StoredText):
         for (line,) in self.rows():
             yield line
 
-    def __getitem__(self, index: int) -> str:
+    def row(self, index: int) -> str:
         return str(self.dataset[index]["text"])
 
 
 class TextRows(StoredText):
-    """Text of several columns: iteration over rows, and `text[3]`, give tuples."""
+    """Text of several columns: rows are tuples."""
 
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return self.rows()
 
-    def __getitem__(self, index: int) -> tuple[str, ...]:
+    def row(self, index: int) -> tuple[str, ...]:
         row = self.dataset[index]
         return tuple(row[column] for column in self.columns)
 

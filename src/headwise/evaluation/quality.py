@@ -52,6 +52,11 @@ class Quality(TableResult):
         models = self.signature["models"]
         return "1 model" if len(models) == 1 else f"{len(models)} models"
 
+    def ranked(self) -> pd.DataFrame:
+        """The first measure of all models, then the second: models are compared by rows below each other."""
+        order = {measure: place for place, measure in enumerate(self.table["measure"].unique())}
+        return self.table.sort_values("measure", key=lambda names: names.map(order), kind="stable")
+
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Self:
         """Qualities that `save` or the command line wrote into a folder. Raises HeadwiseError for files that are missing

@@ -23,6 +23,7 @@ from headwise.grid import HeadGrid
 from headwise.heads import Head, HeadMap, Kind, describe, read_table, score_table, table_files
 from headwise.importance.faithfulness import (
     RANDOM_ORDERS,
+    TRUTH,
     check_faithfulness,
     faithfulness,
     work_of_judge,
@@ -253,9 +254,10 @@ class Scores(Result):
         return list(self.table["measure"].unique())
 
     def named(self, name: str | None) -> str:
-        """A measure that has values, by default the first. Raises HeadwiseError for any other name."""
+        """A measure that has values, by default exact ablation where it was measured, else the first. Raises HeadwiseError
+        for any other name."""
         if name is None:
-            return self.measures[0]
+            return TRUTH if TRUTH in self.measures else self.measures[0]
         if name not in self.measures:
             raise HeadwiseError(
                 f"There are no scores by {shown_value(name)} here{did_you_mean(str(name), self.measures)}; there is "
@@ -273,18 +275,18 @@ class Scores(Result):
         }
 
     def top(self, count: int = 10, name: str | None = None) -> pd.DataFrame:
-        """The heads with the highest values by one measure, the first by default: columns head (`cross/0/5`), value,
+        """The heads with the highest values by one measure (default: see `named`): columns head (`cross/0/5`), value,
         low, high, n, the highest first. Raises HeadwiseError for a measure that is not in the table."""
         return top_rows(self.ranked(name), self.TOP, count)
 
     def ranked(self, name: str | None = None) -> pd.DataFrame:
-        """The rows of one measure, the first by default, the highest value first."""
+        """The rows of one measure (default: see `named`), the highest value first."""
         name = self.named(name)
         rows = self.table[self.table["measure"] == name]
         return rows.sort_values("value", ascending=False, kind="stable", ignore_index=True)
 
     def matrix(self, kind: Kind, name: str | None = None) -> np.ndarray:
-        """The values of one kind of heads by one measure, the first by default: layers x heads, NaN where a layer has
+        """The values of one kind of heads by one measure (default: see `named`): layers x heads, NaN where a layer has
         fewer heads. Raises HeadwiseError for a measure that is not in the table, and a kind that the model lacks."""
         counts = self.heads.query.get(kind)
         if counts is None:

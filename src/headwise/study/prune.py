@@ -49,7 +49,7 @@ CONTROLS = ("fine-tuned", "random")
 def prune(
     model: AnyModel,
     text: AnyText | Given,
-    options: Gates | TopK | Greedy,
+    options: Gates | TopK | Greedy | None = None,
     *,
     dev: AnyText | Given | None = None,
     test: AnyText | Given | None = None,

@@ -331,7 +331,7 @@ function Lab({ about, ask, address, root }) {
             ${smallest.busy && html`<${Progress} current=${smallest} stop=${stopSmallest} />`}
           </div>
           ${[effects.error, smallest.error].filter(Boolean).map((error) => html`<p class="error" role="alert" key=${error}>${error}</p>`)}
-          ${smallest.answer && html`<${Smallest} answer=${smallest.answer} switchOff=${(set) => setGates(set, 0)} />`}
+          ${smallest.answer && html`<${Smallest} answer=${smallest.answer} off=${off} switchOff=${(set) => setGates(set, 0)} />`}
           ${shownEffects && html`<${Effects} effects=${shownEffects} old=${oldEffects} picked=${head} pick=${pick} />
             <p class="exports">
               <button type="button" class="quiet" onClick=${() => save("effects.csv", effectsAsCsv(shownEffects), "text/csv")}>Effects as CSV</button>

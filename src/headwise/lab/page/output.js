@@ -53,7 +53,7 @@ function Written({ inspection, pruned, changed, off }) {
   return html`
     <div class=${off ? "full aside" : "full"}><span class="who">Full model</span>
       <p dir="auto" class="said before">${inspection.old_output || "(nothing)"}</p></div>
-    ${off > 0 && html`<div><span class="who">With your changes</span>
+    ${off > 0 && html`<div><span class="who">With your changes${changed ? "" : ": the same output"}</span>
       <p dir="auto" class="said after" aria-live="polite">${changed ? inspection.changes.map(marked) : inspection.new_output || "(nothing)"}</p></div>`}
     ${pruned && html`<div><span class="who">Pruned model</span>
       <p dir="auto" class="said pruned">${pruned.new_output ? pruned.changes.map(marked) : "(nothing)"}</p></div>`}`;
@@ -187,11 +187,11 @@ export function Effects({ effects, old, picked, pick }) {
 }
 
 /** The smallest set of heads that changes the output. */
-export function Smallest({ answer, switchOff }) {
+export function Smallest({ answer, off, switchOff }) {
   if (!answer.changed) return html`<p class="note">No set was found: the output stays even without any head.</p>`;
   const single = answer.heads.length === 1;
   return html`<div class="found">
-    <p>Without ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${shown(answer.new_output)}</q>.</p>
+    <p>${off > 0 && "With your changes, and without"}${off === 0 && "Without"} ${single ? "this one head" : `these ${answer.heads.length} heads`} the output becomes <q dir="auto">${shown(answer.new_output)}</q>.</p>
     <p>${answer.heads.map((head) => html`<code key=${head}>${head}</code> `)}</p>
     <p class="note">The search is greedy: no head of this set can be spared, but another set may be smaller.</p>
     <button type="button" onClick=${() => switchOff(answer.heads)}>Switch ${single ? "it" : "them"} off</button></div>`;
