@@ -177,14 +177,14 @@ def test_imports_keep_their_direction() -> None:
     assert wrong_imports(SOURCE) == []
 
 
-def test_reports_read_only_the_table_of_measures() -> None:
+def test_reports_read_only_the_tables_of_measures_and_of_the_judge() -> None:
     """A report is made from the files of a run: it computes no score, and no study runs for it."""
     known = modules(SOURCE)
     taken = set()
     for name in known:
         if room(name) == "report":
             taken |= {other for other in imports(name, known) if room(other) == "importance"}
-    assert taken == {"headwise.importance.measures"}
+    assert taken == {"headwise.importance.measures", "headwise.importance.most_faithful"}
 
 
 def test_no_imports_run_in_a_ring() -> None:

@@ -244,7 +244,11 @@ class TestCommands:
             and out == f"{tmp_path}/heads.csv\n"
             and f"Next: headwise prune {model}" in err
         )
-        assert "Rank correlation with exact ablation" in err and "gradient: " in err
+        assert "Which score to trust" in err and "gradient: loss " in err
+        assert (
+            "  Trust gradient when you remove several heads" in err
+            or "  Trust ablation.zero" in err
+        )
         verdict = pd.read_csv(tmp_path / "faithfulness.csv")
         assert list(verdict.columns) == list(FAITHFULNESS) and {"gradient", "random"} <= set(
             verdict.measure

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from headwise.heads import COLUMNS
+from headwise.importance.most_faithful import faithfulness_statistics, most_faithful
 from headwise.report import (
     every_head,
     head_functions,
@@ -79,8 +80,8 @@ def test_the_judges_curves_are_in_the_order_of_the_area(run: FinishedRun) -> Non
 def test_without_curves_the_best_is_the_one_that_agrees_most(run: FinishedRun) -> None:
     areas = run.faithfulness["statistic"].str.startswith("area")
     bare = replace(run, faithfulness=run.faithfulness[~areas], curves=run.curves[:0])
-    found = score_faithfulness.faithfulness_statistics(bare)
-    assert found is not None and score_faithfulness.most_faithful(found) == "gradient"
+    found = faithfulness_statistics(bare.faithfulness)
+    assert found is not None and most_faithful(found) == "gradient"
     empty = score_faithfulness.faithfulness_section(emptied(run, "faithfulness", "curves"))
     assert not any(empty.values())
 

@@ -32,6 +32,7 @@ from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import Measure, facts, measure, passes, resolve_measures
+from headwise.importance.most_faithful import judge_lines
 from headwise.importance.passes import (
     labelled,
     refuse_unscorable,
@@ -139,7 +140,8 @@ class ScorePlan:
             raise HeadwiseError(
                 "No measure was named: give some, such as ['gradient'], or leave them out for the usual ones."
             )
-        refuse_unscorable(model, names, batches)
+        # A model without a loss has no truth either, which a word on what is missing would not say.
+        refuse_unscorable(model, [*names, TRUTH] if judge else names, batches)
         if judge:
             check_faithfulness(batches, names)
         self.finished = FinishedPasses(place, model, batches, seed) if place and alone else None
@@ -351,15 +353,7 @@ class Scores(Result):
                 "  Heads of language models rest on the first token, which confidence leaves out: do not rank them by it."
             )
         if self.faithfulness is not None:
-            judged = self.faithfulness
-            ranks = judged[(judged.statistic == "spearman") & (judged.against == "ablation.zero")]
-            # the row over all kinds has the most heads
-            ranks = ranks[ranks.groupby("measure").n.transform("max") == ranks.n]
-            lines += ["  Rank correlation with exact ablation, over all heads:"]
-            lines += [
-                f"    {row.measure}: {row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
-                for row in ranks.itertuples()
-            ]
+            lines += judge_lines(self.faithfulness)
         for name, sample in signature.get("sampled", {}).items():
             repeats = sample["repeats"]
             if repeats is None:

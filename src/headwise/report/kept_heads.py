@@ -9,8 +9,9 @@ import pandas as pd
 
 from headwise.grid import HeadGrid
 from headwise.heads import KINDS, HeadMap, Kind, Site
+from headwise.importance.most_faithful import faithfulness_statistics, most_faithful
 from headwise.layout import HeadMask
-from headwise.report import charts, models, score_faithfulness
+from headwise.report import charts, models
 from headwise.report.charts import Figure, HeadChart, Panel, axis, colour, field, tips
 from headwise.report.format import KIND_NAMES, capital, kinds_among, measure_name, percent
 from headwise.report.head_rows import values_by_head
@@ -68,7 +69,7 @@ def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
 def map_measure(run: FinishedRun) -> str:
     """The measure that colours the map: the most faithful one, else the first of MAPPED that the run has."""
     there = set(run.heads["measure"])
-    best = score_faithfulness.most_faithful(score_faithfulness.faithfulness_statistics(run))
+    best = most_faithful(faithfulness_statistics(run.faithfulness))
     return next((str(name) for name in (best, *MAPPED) if name in there), MAPPED[-1])
 
 

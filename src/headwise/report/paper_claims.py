@@ -16,9 +16,10 @@ import pandas as pd
 from scipy.stats import fisher_exact, mannwhitneyu
 
 from headwise.heads import KINDS, Head, Kind
+from headwise.importance.most_faithful import by_measure, faithfulness_statistics
 from headwise.pruning.measured import UNPRUNED
 from headwise.qualities import BETTER, BLEU, WORD_ERROR_RATE, WORSE, Number
-from headwise.report import models, score_faithfulness
+from headwise.report import models
 from headwise.report.charts import Figure, Panel
 from headwise.report.format import (
     KIND_NAMES,
@@ -404,8 +405,8 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
 
 def gradient_as_good(run: FinishedRun) -> ClaimOutcome | None:
     """The loss along the gradient's order of removal and along that of exact ablation."""
-    found = score_faithfulness.faithfulness_statistics(run)
-    areas: Any = score_faithfulness.of(found, "area").to_dict("index")
+    found = faithfulness_statistics(run.faithfulness)
+    areas: Any = by_measure(found, "area").to_dict("index")
     if not {"gradient", "ablation.zero"} <= set(areas):
         return None
     gradient = areas["gradient"]

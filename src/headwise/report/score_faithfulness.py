@@ -8,6 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.importance.most_faithful import (
+    as_faithful,
+    by_measure,
+    faithfulness_statistics,
+    judged,
+    most_faithful,
+)
 from headwise.report import charts
 from headwise.report.charts import Figure, Panel, axis, colour, tips
 from headwise.report.format import capital, estimate, interval_text, measure_name, number, percent
@@ -46,51 +53,9 @@ def faithfulness_section(run: FinishedRun) -> dict[str, Any]:
     return {"removal": removal_curves_figure(run), "statistics": faithfulness_table(run)}
 
 
-def judged(run: FinishedRun) -> pd.DataFrame:
-    """The statistics of scores, each compared with one truth; no row without any."""
-    table = run.faithfulness.dropna(subset=["value"])
-    ceilings = table.loc[table["statistic"] == "ceiling", "against"]
-    ranked = (table["statistic"] == "spearman") & (table["measure"] != table["against"])
-    truth = next(iter([*ceilings, *table.loc[ranked, "against"], "ablation.zero"]))
-    compared = table["statistic"].str.match("spearman|kendall|precision")
-    # Areas are about no truth, so all of them stay.
-    found: pd.DataFrame = table[~compared | (table["against"] == truth)]
-    return found
-
-
-def faithfulness_statistics(run: FinishedRun) -> pd.DataFrame:
-    """The statistics over all the kinds of heads it had: columns value, low, high, against; index measure and
-    statistic."""
-    table = judged(run)
-    # Kinds are joined by +: the more of these, the more kinds.
-    several = table["kinds"].str.count(r"\+")
-    widest = several.groupby([table["statistic"], table["measure"]]).transform("max")
-    found = table[several == widest].drop_duplicates(["measure", "statistic"])
-    return found.set_index(["measure", "statistic"])
-
-
-def of(found: pd.DataFrame, statistic: str) -> pd.DataFrame:
-    """A statistic by measure."""
-    here: pd.DataFrame = found[found.index.get_level_values("statistic") == statistic].droplevel(
-        "statistic"
-    )
-    return here
-
-
-def most_faithful(found: pd.DataFrame) -> str | None:
-    """The measure by which removal costs least; without removal curves, that of the highest rank correlation."""
-    area = of(found, "area")["value"].drop("random", errors="ignore")
-    if len(area):
-        return str(area.idxmin())
-    rank = of(found, "spearman")["value"]
-    # An ablation would agree best with itself.
-    rank = rank[~rank.index.str.startswith("ablation")]
-    return str(rank.idxmax()) if len(rank) else None
-
-
 def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     """The best score and its numbers, for the summary."""
-    found = faithfulness_statistics(run)
+    found = faithfulness_statistics(run.faithfulness)
     best = most_faithful(found)
     if best is None:
         return []
@@ -108,7 +73,7 @@ def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     of_random = values.get(("random", "area"))
     unit = " nats per token"
     add("Removal in its order", area, unit, _scale(area or 1), "random orders", of_random)
-    ceiling = next(iter(of(found, "ceiling")["value"]), None)
+    ceiling = next(iter(by_measure(found, "ceiling")["value"]), None)
     label = "Rank correlation with exact ablation"
     add(label, values.get((best, "spearman")), "", 0.5, "the ablation with itself", ceiling)
     return facts
@@ -122,10 +87,10 @@ def _scale(area: float) -> float:
 def faithfulness_table(run: FinishedRun) -> Table | None:
     """One row per score, the one by which removal costs least first; random orders among them, and at the end what the
     ablation reaches with itself."""
-    found = faithfulness_statistics(run)
+    found = faithfulness_statistics(run.faithfulness)
     values: dict[Any, float] = found["value"].to_dict()
     best = most_faithful(found)
-    badges = {**dict.fromkeys(_near(found, best), "as good"), str(best): "best"}
+    badges = {**dict.fromkeys(as_faithful(found, best), "as good"), str(best): "best"}
     measures = {str(measure) for measure, statistic in values if statistic in STATISTIC_NAMES}
 
     def order(measure: str) -> tuple[float, float, str]:
@@ -136,7 +101,7 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
         )
 
     rows = [(measure, False) for measure in sorted(measures, key=order)]
-    rows += [(str(truth), True) for truth in of(found, "ceiling")["against"][:1]]
+    rows += [(str(truth), True) for truth in by_measure(found, "ceiling")["against"][:1]]
 
     def name(row: tuple[str, bool]) -> str:
         measure, is_ceiling = row
@@ -171,21 +136,12 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
     )
 
 
-def _near(found: pd.DataFrame, best: str | None) -> set[str]:
-    """The scores whose area has an interval that overlaps that of the best."""
-    area = of(found, "area").drop("random", errors="ignore").dropna(subset=["low", "high"])
-    if best is None or best not in area.index:
-        return set()
-    low, high = area.loc[best, ["low", "high"]]
-    return set(area.index[(area["low"] <= high) & (area["high"] >= low)]) - {best}
-
-
 def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
     """A sentence: the score that orders the heads of a kind most like exact ablation, and how `measure` orders them.
 
     Empty where the run did not judge scores, or an interval is missing.
     """
-    found = judged(run)
+    found = judged(run.faithfulness)
     found = found[(found["statistic"] == "spearman") & (found["kinds"] == kind)]
     found = found[found["against"].str.startswith("ablation")]
     found = found[~found["measure"].str.startswith("ablation")].dropna(subset=["low", "high"])
