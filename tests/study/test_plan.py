@@ -307,7 +307,7 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
         ),
         (
             {"pruning": {"method": "greedy", "keep": [3, 4]}},
-            ["'pruning.keep' is [3, 4]", "at most 1 item"],
+            ["'pruning.keep' is [3, 4]", "give one, or none"],
         ),
         (
             {"pruning": {"method": "greedy", "measure": ["random"], "rescore": True}},

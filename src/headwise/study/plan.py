@@ -339,7 +339,6 @@ class GreedySweep(Sweep, Greedy):
     keep: list[Counts] = option(
         [],
         "at most one target count: only that model is made. Without it, one model for every step",
-        max_length=1,
     )
     measure: list[str] = option(
         ["gradient", "random"],
@@ -357,6 +356,15 @@ class GreedySweep(Sweep, Greedy):
     @property
     def trains(self) -> bool:
         return self.train is not None
+
+    @field_validator("keep")
+    @classmethod
+    def one_count(cls, keep: list[Counts]) -> list[Counts]:
+        if len(keep) > 1:
+            raise ValueError(
+                "greedy removal makes one number of heads: give one, or none and max_drop 'any' for a curve of all sizes"
+            )
+        return keep
 
     @field_validator("measure", "compare")
     @classmethod
