@@ -9,7 +9,7 @@ from typing import Any
 from headwise.answers import too_short
 from headwise.progress import about
 from headwise.pruning.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
-from headwise.qualities import BETTER, NOT_DISTINGUISHABLE, WORSE, Number
+from headwise.qualities import BETTER, NEIGHBOURS, NO_BREAK, NOT_DISTINGUISHABLE, WORSE, Number
 from headwise.report import (
     head_words,
     kept_heads,
@@ -332,8 +332,8 @@ def _values_of_both(
 
 
 def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
-    """Label, value and detail of three numbers to see at a glance: size, speed (or the key/value cache, where that is
-    smaller or speed was not measured) and quality."""
+    """Label, value and detail of the numbers to see at a glance: size, speed (or the key/value cache, where that is
+    smaller or speed was not measured) and quality; of embeddings also how many keep their nearest neighbour."""
     tiles = []
     cached = _values_of_both(full, chosen, CACHE)
     smaller = cached is not None and cached[1] < cached[0]
@@ -351,14 +351,20 @@ def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     both = _values_of_both(full, chosen, quality.name, run.split)
     label = f"{capital(quality.title)} on {run.split}"
     tuned = run.change_of(chosen, FINE_TUNED)
-    moved = f"{signed(quality.change(*both))}{quality.unit}" if both else ""
+    unit = quality.unit.replace(NO_BREAK, " ")  # a tile is narrow
+    moved = f"{signed(quality.change(*both))}{unit}" if both else ""
     if tuned.value is not None:
         details = [interval_text(tuned.low, tuned.high)]
         details += [f"{moved} to the full model"] * bool(both)
-        value = f"{signed(tuned.value)}{quality.unit}"
+        value = f"{signed(tuned.value)}{unit}"
         tiles.append((f"{label}, to equal further training", value, " · ".join(details)))
     elif both:
         tiles.append((label, moved, f"{both[0]:.2f} → {both[1]:.2f}"))
+    neighbours = measured(chosen, NEIGHBOURS.name, run.split)
+    if neighbours.value is not None:
+        low, high = neighbours.low, neighbours.high
+        ends = "" if low is None or high is None else f"[{low:.0f}, {high:.0f}]"
+        tiles.append((capital(NEIGHBOURS.title), percent(neighbours.value / 100), ends))
     return tiles
 
 
