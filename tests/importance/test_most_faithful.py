@@ -8,7 +8,7 @@ import headwise as hw
 from headwise.importance.measures import FAITHFULNESS
 from headwise.importance.most_faithful import as_faithful, faithfulness_statistics, judge_lines
 from refusals import refuses
-from tasks.askers import embedder, lines
+from tasks.askers import asker, embedder, lines
 
 KINDS = "encoder-self+cross"
 
@@ -45,3 +45,10 @@ def test_a_model_without_a_loss_cannot_be_judged() -> None:
     refuses(
         lambda: hw.score(embedder(), lines(12), ["confidence"], judge=True), "predicts no words"
     )
+
+
+def test_a_share_of_a_layer_is_said_where_nothing_else_ranks_heads() -> None:
+    scores = hw.score(embedder(), lines(12))
+    assert any("not those of different layers" in line for line in scores.lines())
+    scores = hw.score(asker("gpt2"), lines(12), ["dormancy", "gradient"])
+    assert not any("not those of different layers" in line for line in scores.lines())

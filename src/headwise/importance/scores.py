@@ -352,6 +352,10 @@ class Scores(Result):
             lines.append(
                 "  Heads of language models rest on the first token, which confidence leaves out: do not rank them by it."
             )
+        if "dormancy" in self.measures and not {"gradient", TRUTH} & set(self.measures):
+            lines.append(
+                "  Dormancy is a share of a layer: it ranks the heads of one layer, not those of different layers."
+            )
         if self.faithfulness is not None:
             lines += judge_lines(self.faithfulness)
         for name, sample in signature.get("sampled", {}).items():
