@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForCausalLM
 
 import headwise as hw
 from headwise.data.subwords import Coverage
 from headwise.roles.observation import Subject, observe, treebank_batches
 from headwise.roles.syntactic import syntactic
 from headwise.speech.whisper import FRAME
+from importance.test_direct import twin
+from importance.test_effects import Twin
 from roles.word_starts import (
     ctranslate2_engine,
     heard_by_ctranslate2,
@@ -29,6 +32,10 @@ HEADS = {
     "whisper-base": ("transcription", 144),
     "all-MiniLM-L6-v2": ("embedding", 72),
 }
+PROMPTS = [
+    ("The capital of France is", "The capital of Italy is", "Paris", "Rome"),
+    ("Mary met John, so John thanked", "Mary met John, so Mary thanked", "Mary", "John"),
+]
 RECORDINGS = Path(__file__).parent / "recordings" / "words.csv"
 
 
@@ -117,3 +124,35 @@ def test_syntactic_heads_are_counted_as_one_would_by_hand(
             found = answers.array(layer)[..., column].sum(0)
             by_hand = [right[relation, layer, head] for head in range(12)]
             assert found == pytest.approx(by_hand, abs=1)  # two words may have equal attention
+
+
+def test_effects_are_those_of_a_slow_forward_with_hooks(checkpoints: Path) -> None:
+    """Gemma 3, whose layers have a norm on their way out: ablation, denoising, paths to the logits and to inputs of two
+    heads, of heads in an early layer and in a late one; and direct attributions of all heads."""
+    place = checkpoints / "gemma-3-270m"
+    if not place.is_dir():
+        pytest.skip(f"{place} is needed")
+    model = hw.load(place)
+    model.hf.double()
+    stock = AutoModelForCausalLM.from_pretrained(
+        place, attn_implementation="eager", dtype=torch.float64
+    )
+    slow = hw.Model(stock.eval(), model.tokenizer, "slow")
+    twins = [Twin(slow, row) for row in PROMPTS]
+    receivers = [(14, 3, "query"), (14, 1, "key")]
+    names = [f"L{layer}H{head}.{what}" for layer, head, what in receivers]
+    by_hand: dict[tuple[str, str | tuple[str, ...] | None], Callable[..., float]] = {
+        ("ablation.counterpart", None): lambda each, sender: each.swapped(0, sender),
+        ("ablation.restored", None): lambda each, sender: each.swapped(1, sender),
+        ("ablation.counterpart", "logits"): lambda each, sender: each.lost(sender, None),
+        ("ablation.counterpart", (*names,)): lambda each, sender: each.lost(sender, receivers),
+    }
+    pairs = hw.PromptPairs.from_rows(PROMPTS)
+    for (measure, paths), own in by_hand.items():
+        found = hw.effects(model, pairs, measure, paths).table.set_index(["layer", "head"])["value"]
+        for sender in [(4, 0), (9, 1)]:
+            expected = np.mean([own(each, sender) for each in twins])
+            assert abs(expected) > 1e-3
+            assert found[sender] == pytest.approx(expected, abs=1e-5)
+    direct = hw.score(model, pairs, ["attribution.direct"]).table["value"]
+    np.testing.assert_allclose(direct, twin(slow, "gemma3", PROMPTS).ravel(), atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from headwise.attention.projection import output_layers
 from headwise.importance.gradient import direct_attributions
 from headwise.tasks.objective import losses_of
 from importance.asking import asking, precise, worded
-from importance.test_patching import ROWS, measured
+from importance.test_patching import ROWS, ids_of, measured
 from tasks.askers import IDS, asker
 
 PARTS = {  # blocks, output projection, norm on the way out of the block, final norm
@@ -61,7 +62,7 @@ def straight(norm: Any, states: Tensor, added: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def twin(model: hw.Model, family: str) -> np.ndarray:
+def twin(model: hw.Model, family: str, rows: Sequence[tuple[str, ...]] = ROWS) -> np.ndarray:
     """Head by head and prompt by prompt, with hooks on a plain transformers model: layers x heads."""
     hf: Any = model.hf
     stack, out, behind, last = PARTS[family]
@@ -79,23 +80,21 @@ def twin(model: hw.Model, family: str) -> np.ndarray:
             layer.get_submodule(behind).register_forward_pre_hook(note(f"behind {number}"))
     hf.get_submodule(last).register_forward_pre_hook(note("last"))
     unembedding = hf.get_output_embeddings().weight
-    for clean, _, answer, wrong in ROWS:
-        ids = torch.tensor([model.tokenizer(clean)["input_ids"][:-1]])
-        right, other = (model.tokenizer.convert_tokens_to_ids(word) for word in (answer, wrong))
-        hf(ids)
+    for clean, _, *answers in rows:
+        right, other = (ids_of(model, f"{clean} {answer}")[-1] for answer in answers)
+        hf(torch.tensor([ids_of(model, clean)]))
         for number, layer in enumerate(layers):
             given = seen[f"out {number}"].unflatten(-1, (heads, -1))
             weight = layer.get_submodule(out).weight
             weight = weight if family == "gpt2" else weight.T
             for head in range(heads):
-                rows = weight.unflatten(0, (heads, -1))[head]
-                added = given[0, -1, head] @ rows
+                added = given[0, -1, head] @ weight.unflatten(0, (heads, -1))[head]
                 if behind:
                     norm = layer.get_submodule(behind)
                     added = straight(norm, seen[f"behind {number}"][0, -1], added)
                 added = straight(hf.get_submodule(last), seen["last"][0, -1], added)
                 found[number, head] += float(added @ (unembedding[right] - unembedding[other]))
-    return found / len(ROWS)
+    return found / len(rows)
 
 
 @pytest.mark.parametrize("family", PARTS)

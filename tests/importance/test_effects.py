@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
 from attention.families import tiny
-from importance.test_patching import ROWS, prompts
+from importance.test_patching import ROWS, ids_of, prompts
 from refusals import refuses
 from tasks.askers import IDS, asker, lines
 from training.letters import letters
@@ -136,9 +136,8 @@ class Twin:
 
     def __init__(self, model: hw.Model, row: tuple[str, ...]) -> None:
         self.model = model
-        word = model.tokenizer.convert_tokens_to_ids
-        self.ids = [torch.tensor([model.tokenizer(text)["input_ids"][:-1]]) for text in row[:2]]
-        self.answers = word(row[2]), word(row[3])
+        self.ids = [torch.tensor([ids_of(model, text)]) for text in row[:2]]
+        self.answers = [ids_of(model, f"{row[0]} {answer}")[-1] for answer in row[2:]]
         self.clean = self.run(0, lambda place, states: states)
         self.corrupted = self.run(1, lambda place, states: states)
 
@@ -160,6 +159,21 @@ class Twin:
         whole = states.unflatten(-1, (heads, -1)).clone()
         whole[..., head, :] = other.unflatten(-1, (heads, -1))[..., head, :]
         return whole.flatten(-2)
+
+    def swapped(self, prompt: int, sender: tuple[int, int]) -> float:
+        """How much nearer to the other prompt's the difference is with a head's output from there."""
+        layer, head = sender
+        heads = self.model.hf.config.num_attention_heads
+        other = (self.corrupted, self.clean)[prompt]
+
+        def change(place: str, states: Tensor) -> Tensor:
+            return (
+                states if place != f"{layer} out" else self.part(states, head, other[place], heads)
+            )
+
+        moved = self.run(prompt, change)["difference"]
+        before = (self.clean, self.corrupted)[prompt]["difference"]
+        return float(before - moved if prompt == 0 else moved - before)
 
     def lost(self, sender: tuple[int, int], receivers: list[tuple[int, int, str]] | None) -> float:
         """What the difference loses; receivers of one layer, or None for the logits."""

@@ -37,6 +37,12 @@ def prompts() -> hw.PromptPairs:
     return hw.PromptPairs.from_rows(ROWS)
 
 
+def ids_of(model: hw.Model, text: str) -> list[int]:
+    """The tokens of a text, without the end of the sentence."""
+    ids: list[int] = model.tokenizer(text)["input_ids"]
+    return ids[:-1] if ids[-1] == model.tokenizer.eos_token_id else ids
+
+
 @contextmanager
 def projection_inputs(model: hw.Model, change: Any) -> Iterator[None]:
     """A block in which `change(layer, x)` sees, and may replace, what the output projection of each layer gets."""
