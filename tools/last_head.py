@@ -8,7 +8,8 @@ orders, all with equal training of the weights.
 Targets of mono.en, and of dev for the dev loss, are the model's own translations. Gates: two epochs on frozen weights, then
 one of the weights (`train = "apart"`); orders: heads are removed, then one epoch. A model that is finished is kept in the
 work folder, so that a killed run goes on. BLEU is of the test text, greedy search, its change that to the whole model, with
-95 % intervals; gates_ahead is what gates of the same seed have more than an order.
+95 % intervals; gates_ahead is what gates of the same seed have more than an order. `--untrained` compares the same heads
+with the weights of the whole model, those of gates once their model is in the work folder.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, action="append")
     parser.add_argument("--chosen", choices=CHOSEN, action="append")
     parser.add_argument("--seed", type=int, action="append")
+    parser.add_argument("--untrained", action="store_true")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     model = hw.load(given.model)
@@ -91,15 +93,31 @@ def main() -> None:
     for count, chosen, seed in product(
         given.count or COUNTS, given.chosen or CHOSEN, given.seed or [1]
     ):
-        file = given.work / f"{chosen}-{count}-{seed}.json"
+        trained_file = given.work / f"{chosen}-{count}-{seed}.json"
+        file = (
+            trained_file.with_stem(f"untrained {trained_file.stem}")
+            if given.untrained
+            else trained_file
+        )
         if not file.exists():
-            if chosen == "gates":
+            if given.untrained and chosen == "gates":
+                kept = json.loads(trained_file.read_text())["heads"].split()
+                heads_of = model.heads.only(["encoder-self"])
+                small = model.remove(
+                    [head for head in heads_of if f"{head.layer}/{head.head}" not in kept]
+                )
+            elif chosen == "gates":
                 how = hw.Gates(keep=count, kinds=["encoder-self"], **GATES)
                 small = hw.prune(model, own, how, dev=own_dev, seed=seed, training=TRAINING)
             else:
                 orders = orders_of(model, seed)
                 order = orders.get(chosen) or by_gradient(model, own, given.work)
-                small = trained(model, order[: len(order) - count], own, own_dev, seed)
+                gone = order[: len(order) - count]
+                small = (
+                    model.remove(gone)
+                    if given.untrained
+                    else trained(model, gone, own, own_dev, seed)
+                )
             left = sorted(set(small.heads_left.kept) & set(model.heads.only(["encoder-self"])))
             heads = " ".join(f"{head.layer}/{head.head}" for head in left)
             lines = small.translate(test.sources, beam=1)
