@@ -21,6 +21,7 @@ from headwise.pruning.prune import prune_by_training
 from headwise.qualities import AGREEMENT
 from headwise.study import make_plan
 from headwise.study.plan import GateSweep
+from headwise.study.step import Step
 from headwise.study.variants import Variant
 from headwise.study.watches import SHORT, doubts_of, length_ratio
 from headwise.training.dropout import dropout_of
@@ -201,15 +202,18 @@ def test_short_sentences_are_the_likeliest_cause_but_dropout() -> None:
 
 
 @pytest.mark.parametrize(("after", "warned"), [(0.5, False), (1.5, True)])
-def test_agreement_alone_is_no_harm(after: float, warned: bool) -> None:
+def test_agreement_alone_is_no_harm(
+    after: float, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Agreement with the model's own translations begins at 100, so that any training lowers it."""
     control = Variant("fine-tuned", "control.fine-tuned", 0, control="fine-tuned")
     run: Any = SimpleNamespace(
         quality_on=lambda split: AGREEMENT,
-        result=lambda step: {"loss_before": 1.0, "loss_after": after},
         full=asker(),
         sweep=lambda variant: SimpleNamespace(train="apart", learning_rate=1e-4),
         text=lambda split: lines(3),
     )
+    trained = {"loss_before": 1.0, "loss_after": after}
+    monkeypatch.setattr(Step, "result", lambda step, run: trained)
     found = list(doubts_of(run, control, {}, {"full": (-7.8, -9.1, -6.6)}))
     assert bool(found) is warned

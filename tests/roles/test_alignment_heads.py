@@ -125,7 +125,7 @@ def test_a_missing_aligner_is_the_first_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "aligner", lambda: None)
-    monkeypatch.setattr(alignment_heads, "align_forecast", pytest.fail)
+    monkeypatch.setattr(alignment_heads, "text_seconds", pytest.fail)  # that times an estimate
     pairs(tmp_path)
     done = align_command(tmp_path, translator())
     assert "eflomal, which is not installed" in str(done.exception)

@@ -16,8 +16,9 @@ from scipy.stats import t as student
 from headwise import statistics
 from headwise.decoding.bleu import translation_answers
 from headwise.errors import HeadwiseError
+from headwise.pruning.measured import MODEL_COLUMNS
 from headwise.qualities import BLEU, PERPLEXITY, Number
-from headwise.study.results import PRUNING_COLUMNS, SEED_COLUMNS, changes_by_reference, seed_means
+from headwise.study.results import SEED_COLUMNS, changes_by_reference, seed_means
 
 WORDS = [f"w{i}" for i in range(30)]
 SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}
@@ -71,8 +72,8 @@ def make_run(
                 changes["fine-tuned"] = score - scores["fine-tuned"]
             for reference, value in changes.items():
                 rows.append((*start, split, "bleu", reference, value))
-    columns = list(PRUNING_COLUMNS[: len(rows[0])])
-    table = pd.DataFrame(rows, columns=columns).reindex(columns=list(PRUNING_COLUMNS))
+    columns = list(MODEL_COLUMNS[: len(rows[0])])
+    table = pd.DataFrame(rows, columns=columns).reindex(columns=list(MODEL_COLUMNS))
     table.to_csv(folder / "pruning.csv", index=False)
     compared = {
         "keep-4": {"fine-tuned": "fine-tuned"},

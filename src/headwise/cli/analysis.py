@@ -391,10 +391,10 @@ def align(
     if loaded.task.reads_audio and spec is not None:
         given = limited(loaded.task.read(spec), limit)
     else:
-        if links is None:
-            need_eflomal()  # before a model writes translations, and before the estimate
         if given is None:
             given = pairs_of(model, spec, links)
+        if isinstance(given, hw.Text) and loaded.task.generates:
+            need_eflomal()  # before a model writes translations
         with work.progress.bar("text"):
             given = pairs_for(loaded, limited(given, limit), work.progress, dry_run)
     # A shell passes \n on as two characters.

@@ -89,9 +89,10 @@ class StoredText(AnyText):
             return [self.row(number) for number in range(len(self))[index]]
         return self.row(index)
 
-    @abstractmethod
     def row(self, index: int) -> Any:
         """A row by its number."""
+        row = self.dataset[index]
+        return tuple(row[column] for column in self.columns)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, rows={len(self):,}, blank={self.blank:,})"

@@ -96,10 +96,6 @@ class TextRows(StoredText):
     def __iter__(self) -> Iterator[tuple[str, ...]]:
         return self.rows()
 
-    def row(self, index: int) -> tuple[str, ...]:
-        row = self.dataset[index]
-        return tuple(row[column] for column in self.columns)
-
 
 class TableText(TextRows):
     """Text of a table with named columns. what: in messages."""

@@ -42,6 +42,7 @@ from headwise.roles.alignment import (
     LinkedText,
     PromptTemplate,
     links_of,
+    need_eflomal,
     pairs_for,
 )
 from headwise.roles.halves import Half
@@ -275,6 +276,8 @@ def alignment_data(model: Model, text: LinkedText | AnyText, prompt: str | None)
         )
     model.task.check_tokenizer()
     template = None if prompt is None else PromptTemplate.parse(prompt)
+    if not isinstance(text, LinkedText):
+        need_eflomal()
     pairs = pairs_for(model, text)
     links = pairs.file if isinstance(pairs, LinkedText) else None
     return AlignmentPairs(pairs.name, pairs, template, made=pairs.made, links=links)
