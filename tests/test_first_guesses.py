@@ -292,6 +292,7 @@ def without_a_name() -> None:
         ),
         (lambda f: hw.prune(asker("gpt2"), lines(30), 0.5), "such as hw.Greedy(keep=0.5)"),
         (lambda f: hw.prune(asker("gpt2"), lines(30)), "such as hw.Greedy(keep=0.5)"),
+        (lambda f: hw.export(asker("gpt2"), "torch", 3), "path"),
         (
             lambda f: hw.evaluate(asker(), pairs(3), search={"beam": 2}),
             "give hw.Search(…), such as",

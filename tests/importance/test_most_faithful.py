@@ -28,8 +28,13 @@ def test_the_score_whose_order_costs_least_is_trusted() -> None:
     table = found({"confidence": (3.0, 2.8, 3.2), "gradient": (1.0, 0.9, 1.1)})
     said = judge_lines(table)
     assert said[-1] == "  Trust gradient when you remove several heads."
+    assert [line.split(":")[0].strip() for line in said[1:4]] == [
+        "gradient",
+        "confidence",
+        "random orders",
+    ]
     assert "    gradient: loss 1.00 [0.90, 1.10], rank 0.90 [0.10, 0.90]" in said
-    assert any("random: loss 9.00" in line for line in said) and any(
+    assert any("random orders: loss 9.00" in line for line in said) and any(
         "0.80" in line for line in said
     )
 

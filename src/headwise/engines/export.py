@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 
 from headwise.attention.capture import refuse_captured
 from headwise.attention.offload import refuse_offloaded
 from headwise.engines.engine import engine
 from headwise.errors import HeadwiseError
-from headwise.folders import EXPORT, Folder
+from headwise.folders import EXPORT, Folder, as_path
 from headwise.heads import Named
 from headwise.loading import AnyModel, as_model
 
@@ -17,7 +18,7 @@ from headwise.loading import AnyModel, as_model
 def export(
     model: AnyModel,
     to: str,
-    out: str | Path,
+    out: str | PathLike[str],
     dtype: str | None = None,
     say: Callable[[str], object] = print,
     attention: Named = (),
@@ -54,7 +55,7 @@ def export(
     if attention:
         options["attention"] = list(dict.fromkeys(model.heads.named(attention)))
 
-    folder = Path(out)
+    folder = as_path(out)
     with Folder(folder, EXPORT).new() as unfinished:
         notes = target.function(model, unfinished, dtype or target.types[0], **options)
     for note in notes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 
@@ -66,7 +68,11 @@ def judge_lines(table: pd.DataFrame) -> list[str]:
         "  Which score to trust. Loss: mean while heads are removed in its order, in nats per token; rank: correlation "
         "with exact ablation:"
     ]
-    for name in dict.fromkeys(found.index.get_level_values("measure")):
+
+    def order(name: str) -> tuple[float, float]:
+        return values.get((name, "area"), math.inf), -values.get((name, "spearman"), -1)
+
+    for name in sorted(set(found.index.get_level_values("measure")), key=order):
         cells = []
         for statistic, title in (("area", "loss"), ("spearman", "rank")):
             if (name, statistic) in values:
@@ -74,7 +80,8 @@ def judge_lines(table: pd.DataFrame) -> list[str]:
                 ends = f" [{one['low']:.2f}, {one['high']:.2f}]" if one["low"] == one["low"] else ""
                 cells.append(f"{title} {one['value']:.2f}{ends}")
         if cells:
-            lines.append(f"    {name}: {', '.join(cells)}")
+            title = "random orders" if name == "random" else name
+            lines.append(f"    {title}: {', '.join(cells)}")
     ceiling = next(iter(by_measure(found, "ceiling")["value"]), None)
     if ceiling is not None:
         lines.append(
