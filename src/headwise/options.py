@@ -60,6 +60,14 @@ class Options(BaseModel):
     # Inside a plan pydantic then reports where in the plan something does not fit, rather than calling __init__.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
+    @field_validator("*")
+    @classmethod
+    def fits_a_machine(cls, value: Any) -> Any:
+        # Estimates compute with floats, which cannot hold any whole number.
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError("no machine counts so far: give a number of at most 18 digits")
+        return value
+
 
 def refuse_other_options(given: object, wanted: type[Options], name: str, example: str) -> None:
     """Raise HeadwiseError for what was given in place of options. example: of one, `batch_tokens=2000`."""
@@ -126,7 +134,7 @@ class Training(Options):
     batch_tokens: int = option(
         5040, "positions a side in one batch, padding included", ge=16, le=1_000_000_000
     )
-    accumulate: int = option(1, "batches per update, over all processes", ge=1, le=1_000_000)
+    accumulate: int = option(1, "batches per update, over all processes", ge=1)
     learning_rate: float = option(1e-3, "the highest rate, reached after warmup", gt=0)
     warmup: int = option(1000, "updates until the highest rate", ge=0)
     schedule: Schedule = option(

@@ -369,6 +369,7 @@ def test_what_does_not_fit_is_named(data: dict[str, Any], expected: list[str]) -
         ("pruning.method=greddy", "the method 'greddy' (did you mean 'greedy'?) is none of"),
         ("name.first=x", "name is not a table"),
         ("training.accumulate=" + "9" * 400, "training.accumulate"),
+        ("training.average=" + "9" * 400, "at most 18 digits"),
         ("training.speed=3", "unknown key 'training.speed'"),
     ],
 )
