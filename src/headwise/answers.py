@@ -54,7 +54,7 @@ def refuse_too_short(split: str, number: int, over: str) -> str:
     """`too_short`; raises HeadwiseError for a text of fewer than FEWEST_UNITS, which gives no interval."""
     line = too_short(split, number, over)
     if number < FEWEST_UNITS:
-        raise HeadwiseError(line)
+        raise HeadwiseError(f"{line} Fewer than {FEWEST_UNITS} have no interval.")
     return line
 
 

@@ -302,9 +302,11 @@ def why_no_choice(run: FinishedRun) -> str:
     nearest = min(known, key=known.__getitem__, default="")
     if nearest and not is_within(known[nearest], run.limit):
         loss = run.quality_on("dev").loss
+        model = next(row for row in run.candidates if row["setting"] == nearest)
+        change = models.change_text(run.quality_of(model, "dev", UNPRUNED))
         return (
             f"No smaller model loses at most {run.limit:g} {loss} on dev (max_drop); {nearest} comes nearest with "
-            f"{known[nearest]:.2f}. Allow more, keep more heads, or try smaller penalties."
+            f"{change}. Allow more, keep more heads, or try smaller penalties."
         )
     if unsettled := run.facts.get("unsettled"):
         return (
