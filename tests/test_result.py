@@ -166,3 +166,10 @@ def test_what_a_block_gives_prints_short() -> None:
     assert repr(calls[0]).startswith("AttentionCall(decoder-self layer 0, output (1, ")
     links = hw.LinkedText(hw.ParallelText.from_pairs([("a b", "b a")] * 50), [], "a.links")
     assert repr(links) == "LinkedText('pairs', rows=50, links='a.links')"
+
+
+def test_a_table_of_very_many_columns_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """pandas took nine seconds for a first line of 200,000 letters."""
+    (tmp_path / "heads.csv").write_text("kind," * 20_000 + "\n")
+    (tmp_path / "heads.json").write_text("{}")
+    refuses(lambda: hw.Scores.read(tmp_path), "more than 1,000 columns")

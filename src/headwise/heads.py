@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST_COLUMNS = 1_000  # of a table
 MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
 # Names in circuits (EAP-IG, MIB) and in papers. The empty group takes the place of HOOK's third.
@@ -309,6 +310,13 @@ def table_files(table: pd.DataFrame, signature: Mapping[str, Any], name: str) ->
     }
 
 
+def check_width(path: Path) -> None:
+    """Raise ValueError for a table of very many columns: pandas takes the square of their number, ours have few."""
+    with path.open("rb") as file:
+        if file.readline().count(b",") >= MOST_COLUMNS:
+            raise ValueError(f"its first line names more than {MOST_COLUMNS:,} columns")
+
+
 def read_signed(
     path: Path, columns: Sequence[str], types: Mapping[str, type] | None = None
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -320,6 +328,7 @@ def read_signed(
 
     file = path  # the one that is being read, for messages
     try:
+        check_width(file)
         # A word may be "null" or "NA".
         table = pd.read_csv(file, dtype=types, keep_default_na=False, na_values=[""])
         file = path.with_suffix(".json")

@@ -407,7 +407,11 @@ def test_an_unset_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"seed = ", "is not valid TOML"), (b"name = '\xff'", r"is no text \(UTF-8\)")],
+    [
+        (b"seed = ", "is not valid TOML"),
+        (b"name = '\xff'", r"is no text \(UTF-8\)"),
+        (b"name." * 20_000, "100,000 characters, and 50,000 are the most"),
+    ],
 )
 def test_files_that_are_no_toml(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "plan.toml").write_bytes(content)

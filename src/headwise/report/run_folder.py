@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.errors import HeadwiseError
 from headwise.folders import below, checked_name, read_json
-from headwise.heads import COLUMNS, KINDS, Kind
+from headwise.heads import COLUMNS, KINDS, Kind, check_width
 from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
 from headwise.layout import HeadMask
 from headwise.options import validated
@@ -407,6 +407,7 @@ def table_or_empty(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         floats = [column for column in columns if column not in TEXTS_IN_TABLES]
         return pd.DataFrame(columns=columns).astype(dict.fromkeys(floats, float))
     try:
+        check_width(path)
         # pandas would make a number of a setting that is called 007.
         texts = dict.fromkeys(TEXTS_IN_TABLES, str)
         # One row too many shows that the table is too long, without reading it all.

@@ -52,6 +52,7 @@ TextNames = (
 )  # two files | one .tsv, .csv or .jsonl file | "datasets:NAME" | one-sided text: one file
 
 
+LONGEST_PLAN = 50_000  # characters
 # Where a plan does not name them, they are as usual for the task of the models.
 LEFT_TO_TASK = {"training": {"label_smoothing"}, "scoring": {"measures", "pruned"}}
 
@@ -571,7 +572,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """A plan's TOML as a dictionary, with the variables of its texts filled in."""
+    """A plan's TOML as a dictionary, with the variables of its texts filled in. Raises ValueError for one so long that
+    reading its keys, which takes the square of their number, would not end."""
+    if len(text) > LONGEST_PLAN:
+        raise ValueError(f"it has {len(text):,} characters, and {LONGEST_PLAN:,} are the most")
     filled: dict[str, Any] = change_texts(tomllib.loads(text), expand)
     return filled
 
