@@ -26,7 +26,7 @@ FULL_LENGTH = ("epochs", "learning_rate", "warmup", "schedule", "average", "pati
 Scale = Literal["paper", "code"]
 Rule = Literal["sign", "deterministic"]
 Unit = Literal["head", "balanced", "group", "uniform"]
-Train = Literal["apart", "all", "gates", "lora"]
+Train = Literal["distil", "apart", "all", "gates", "lora"]
 Engine = Literal["transformers", "ct2"]
 Schedule = Literal["inverse_sqrt", "constant_with_warmup", "linear", "cosine"]
 Keep = int | float | Mapping[Kind, int]
@@ -180,7 +180,8 @@ class Search(Options):
     )
 
 
-GENTLE_RATE = 1e-4  # of weights that train apart from gates
+# The ways to train that suit a given model: without dropout, at a rate of their own.
+GENTLE: dict[str | None, float] = {"apart": 1e-4, "distil": 1e-3}
 
 
 class FineTuning(Options):
@@ -189,7 +190,8 @@ class FineTuning(Options):
     epochs: int = option(8, "epochs of fine-tuning for each model", ge=1)
     learning_rate: float = option(
         3e-4,
-        f"rate of the weights, after warmup; where they train apart {GENTLE_RATE:g} unless it is named",
+        "rate of the weights, after warmup; unless it is named "
+        f"{GENTLE['apart']:g} where they train apart, {GENTLE['distil']:g} where they learn encoder states",
         gt=0,
     )
     warmup: int = option(50, "updates until the rates are reached", ge=0)
@@ -198,6 +200,17 @@ class FineTuning(Options):
         "the rates after warmup: inverse_sqrt, constant_with_warmup, linear or cosine",
     )
     average: int = option(1, "how many of the last checkpoints are averaged, gates included", ge=1)
+
+    def with_train(self, train: Train) -> Self:
+        """The same where `train` says what trains. Raises ValueError where the weights train after the gates and something
+        says how they train beside them."""
+        return self.model_copy(update={"train": train, **self.changed_by(train)})
+
+    def changed_by(self, train: Train | None) -> dict[str, Any]:
+        """The options that are different where `train` says what trains."""
+        if "learning_rate" in self.model_fields_set or train not in GENTLE:
+            return {}
+        return {"learning_rate": GENTLE[train]}
 
     def within(self, training: Training) -> Training:
         """`training` with the length, rate and schedule of fine-tuning."""
@@ -271,9 +284,11 @@ class GateTraining(Pruning, FineTuning):
 
     train: Train | None = option(
         None,
-        "what trains besides the gates: first no weight, then all without dropout, for half of the epochs each (apart); "
-        "all weights at once; no weight (gates); low-rank changes of linear layers (lora). Unset: apart for a given "
-        "model, all for one that the study trains. Greedy removal trains nothing unless this says all or lora",
+        "what trains besides the gates: the encoder of a translation model, to give the decoder what the whole encoder "
+        "gives it (distil); first no weight, then all without dropout, for half of the epochs each (apart); "
+        "all weights at once; no weight (gates); low-rank changes of linear layers (lora). Unset: of a given model distil "
+        "where only encoder heads of a translation model may go, else apart; all for one that the study trains. "
+        "Greedy removal trains nothing unless this says distil, all or lora",
         page="methods/gates.md#what-trains",
     )
     gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)
@@ -308,28 +323,16 @@ class GateTraining(Pruning, FineTuning):
             raise ValueError(
                 f"train = 'gates' freezes all weights, so {' and '.join(idle)} would change nothing"
             )
-        if self.train == "apart":
-            # Not by assignment, which would mark the rate as one that the user has named.
-            vars(self).update(self.changed_apart())
+        # Not by assignment, which would mark the rate as one that the user has named.
+        vars(self).update(self.changed_by(self.train))
         return self
 
-    def with_train(self, train: Train) -> Self:
-        """The same where `train` says what trains. Raises ValueError where the weights train after the gates and something
-        says how they train beside them."""
-        if train == self.train:
-            return self
-        update: dict[str, Any] = {"train": train}
-        if train == "apart":
-            update |= self.changed_apart()
-        return self.model_copy(update=update)
-
-    def changed_apart(self) -> dict[str, Any]:
-        """The options that are different where weights train after the gates."""
-        if self.settle is not None:
+    def changed_by(self, train: Train | None) -> dict[str, Any]:
+        if train == "apart" and self.settle is not None:
             raise ValueError(
                 "settle would change nothing where weights train after the gates: set train = 'all', or leave it out"
             )
-        return {} if "learning_rate" in self.model_fields_set else {"learning_rate": GENTLE_RATE}
+        return super().changed_by(train)
 
     @property
     def of_gates(self) -> Self:
@@ -401,9 +404,10 @@ class Greedy(Pruning, FineTuning):
         "add the mean output of removed heads to the bias",
         page="methods/removal.md#compensation",
     )
-    train: Literal["all", "lora"] | None = option(
+    train: Literal["distil", "all", "lora"] | None = option(
         None,
-        "what trains after removal: all weights, or low-rank changes of linear layers (lora); unset: nothing",
+        "what trains after removal: the encoder of a translation model, to give the decoder what the whole encoder gives "
+        "it (distil); all weights; or low-rank changes of linear layers (lora); unset: nothing",
         page="methods/greedy.md#recovery",
     )
     search: Search | None = option(
@@ -416,6 +420,7 @@ class Greedy(Pruning, FineTuning):
             raise ValueError(
                 "compensate replaces training, so train cannot be set as well: leave one out"
             )
+        vars(self).update(self.changed_by(self.train))
         idle = changed_options(self, tuple(FineTuning.model_fields))
         if idle and not self.train:
             raise ValueError(

@@ -1,5 +1,6 @@
-"""A given model is pruned by what harms least: gates on frozen weights, then its weights without dropout, at a rate with
-which the dev loss falls; and harm is said."""
+"""A given model is pruned by what harms least: the encoder of a translation model learns the states of the whole one's;
+others train gates on frozen weights, then their weights without dropout, at a rate with which the dev loss falls; and
+harm is said."""
 
 from __future__ import annotations
 
@@ -15,16 +16,19 @@ import torch
 import headwise as hw
 from headwise.decoding.bleu import translation_answers
 from headwise.options import Gates, Training
+from headwise.progress import Progress
 from headwise.pruning import fine_tuning, harm
 from headwise.pruning.fine_tuning import loss_on_dev, tune
 from headwise.pruning.prune import prune_by_training
 from headwise.qualities import AGREEMENT
 from headwise.study import make_plan
 from headwise.study.plan import GateSweep
+from headwise.study.run_context import InMemory, RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant
 from headwise.study.watches import SHORT, doubts_of, length_ratio
 from headwise.training.dropout import dropout_of
+from headwise.training.loss import lost_states
 from headwise.training.trainer import TrainingRun
 from tasks.askers import asker, lines, pairs
 
@@ -51,7 +55,7 @@ def equal(one: hw.Model, other: hw.Model) -> bool:
 
 def test_gates_are_trained_before_the_weights() -> None:
     """The heads are those of frozen weights; then the weights change."""
-    small = pruned(asker())
+    small = pruned(asker(), train="apart")
     frozen = pruned(asker(), train="gates", epochs=1)
     assert small.layout == frozen.layout and not equal(small, frozen)
 
@@ -60,7 +64,8 @@ def test_nothing_drops_out() -> None:
     """Unless all weights are asked for at once."""
     dropping, whole = asker(dropout=0.5), asker(dropout=0.0)
     assert (dropout_of(dropping.hf), dropout_of(whole.hf)) == (0.5, 0.0)
-    assert equal(pruned(dropping), pruned(whole))
+    for way in ("distil", "apart"):
+        assert equal(pruned(dropping, train=way), pruned(whole, train=way))
     assert not equal(pruned(dropping, train="all"), pruned(whole, train="all"))
 
 
@@ -81,19 +86,84 @@ def test_a_rate_with_which_the_dev_loss_rises_is_not_taken(
 
 
 def test_which_model_a_plan_trains_how() -> None:
-    def how(plan: dict[str, Any]) -> str | None:
-        (sweep,) = make_plan(plan).pruning
+    def how(plan: dict[str, Any], family: str = "marian") -> str | None:
+        memory = InMemory(asker(family), {}) if "model" in plan else None
+        run = RunContext(make_plan(plan), Path(), Progress(quiet=True), memory=memory)
+        sweep = run.sweep(Variant("one", 0, "gates"))
         assert isinstance(sweep, GateSweep)
         return sweep.train
 
     assert how(EMBEDDED) == "all"
     given = {**EMBEDDED, "model": "some/model"}
-    assert how(given) == "apart"
+    assert how(given) == "distil"
     assert how({**given, "pruning": {"train": "gates"}}) == "gates"
+    for kinds in (["cross"], ["encoder-self", "cross"]):
+        assert how({**given, "pruning": {"kinds": kinds}}) == "apart"
+    assert how({**given, "pruning": {"kinds": ["decoder-self"]}}, "gpt2") == "apart"
+    assert how({**given, "pruning": {"kinds": ["encoder-self"]}}, "bert") == "apart", "no decoder"
     with pytest.raises(hw.HeadwiseError, match="settle would change nothing"):
-        make_plan({**given, "pruning": {"settle": 0.2}})
-    with pytest.raises(hw.HeadwiseError, match="settle would change nothing"):
-        pruned(asker(), settle=0.2)
+        pruned(asker(), kinds=["cross"], settle=0.2)
+
+
+class TestDistillation:
+    def test_only_sources_are_read(self) -> None:
+        """Targets of the same lengths give the same model, and the decoder is as it was."""
+        given = asker()
+        small = hw.prune(given, pairs(40), Gates(**FAST), dev=pairs(6, 9), training=SMALL)
+        others = hw.ParallelText.from_pairs((source, target[::-1]) for source, target in pairs(40))
+        again = hw.prune(given, others, Gates(**FAST), dev=pairs(6, 9), training=SMALL)
+        assert equal(small, again)
+        before, after = given.hf.get_decoder(), small.hf.get_decoder()
+        assert all(map(torch.equal, before.parameters(), after.parameters()))
+
+    def test_what_is_missed_of_the_states(self) -> None:
+        """A slow twin: the sum of squares of what differs, over that around the mean of every number."""
+        whole, other = asker(), asker().remove(["encoder-self/0/1"])
+        words = torch.tensor([[5, 6, 7, 1], [8, 9, 1, 0]])
+        mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+        inputs = {"input_ids": words, "attention_mask": mask, "decoder_input_ids": words}
+        encoder = whole.hf.get_encoder()
+        assert float(lost_states(whole.hf, encoder, inputs)) == 0.0
+        found = lost_states(other.hf, encoder, inputs)
+        rows = []
+        for model in (whole, other):
+            hidden = model.hf.get_encoder()(input_ids=words, attention_mask=mask).last_hidden_state
+            rows.append(torch.cat([hidden[0], hidden[1, :3]]))
+        wanted, got = rows
+        around = (wanted - wanted.mean(0)).square().sum()
+        torch.testing.assert_close(found, (wanted - got).square().sum() / around)
+
+    def test_the_states_come_nearer(self) -> None:
+        """With heads gone, training brings the encoder back towards what it was."""
+        given = asker()
+        kinds: dict[str, Any] = {"kinds": ["encoder-self"], "keep": 2, "measure": "weight-norm"}
+        cut = hw.prune(given, pairs(40), hw.Greedy(**kinds), dev=pairs(6, 9))
+        how = hw.Greedy(**kinds, train="distil", epochs=6, warmup=1)
+        trained = hw.prune(given, pairs(40), how, dev=pairs(6, 9), training=SMALL)
+        assert trained.layout == cut.layout
+        (batch,) = given.task.training_data(pairs(6, 9), 200).once(given.hf, 200)
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        encoder = given.hf.get_encoder()
+        before, after = (float(lost_states(each.hf, encoder, inputs)) for each in (cut, trained))
+        assert after < 0.9 * before
+
+    def test_the_whole_model_has_nothing_to_learn(self, tmp_path: Path) -> None:
+        model = asker()
+        data = model.task.training_data(pairs(40), 48)
+        run = TrainingRun(data, data, SMALL, tmp_path)
+        how = Gates(**FAST, train="distil", kinds=["encoder-self"])
+        done = tune(model, run, how, ("encoder-self",), hw.HeadMask.full(model.heads))
+        assert equal(done.model, model) and done.cost["updates"] == 0
+
+    @pytest.mark.parametrize(
+        ("family", "kind"),
+        [("marian", "cross"), ("gpt2", "decoder-self"), ("bert", "encoder-self")],
+    )
+    def test_other_heads_are_refused(self, family: str, kind: Any) -> None:
+        model = asker(family)
+        text: Any = pairs(20) if family == "marian" else lines(20)
+        with pytest.raises(hw.HeadwiseError, match="distil"):
+            hw.prune(model, text, Gates(keep=3, kinds=[kind], train="distil"))
 
 
 def test_the_rate_is_gentle_unless_it_is_named() -> None:
@@ -101,6 +171,8 @@ def test_the_rate_is_gentle_unless_it_is_named() -> None:
     assert Gates(keep=3, train="apart").learning_rate == 1e-4
     assert Gates(keep=3).with_train("apart").learning_rate == 1e-4
     assert Gates(keep=3, learning_rate=0.1).with_train("apart").learning_rate == 0.1
+    assert Gates(keep=3).with_train("distil").learning_rate == 1e-3
+    assert hw.Greedy(keep=3, train="distil").learning_rate == 1e-3
     plan = make_plan({**EMBEDDED, "model": "some/model"})
     assert make_plan(tomllib.loads(plan.to_toml())).pruning == plan.pruning
 

@@ -62,6 +62,11 @@ def tune(
     if isinstance(options, GateTraining):
         options = options.of_weights
     before = loss_on_dev(smaller, training)
+    if options.train == "distil":
+        training = replace(training, whole=model.hf.get_encoder())
+        if mask == HeadMask.full(model.heads):
+            note = "The whole model would learn its own encoder states: nothing was trained."
+            return Tuned(smaller, before, before, [note], {"seconds": 0.0, "updates": 0})
     notes, cost = train_weights(smaller, training, options, kinds, before)
     return Tuned(smaller, before, loss_on_dev(smaller, training), notes, cost)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from headwise.folders import write_text
 from headwise.heads import Kind
 from headwise.layout import HeadMask
 from headwise.model import Model
-from headwise.options import FineTuning, GateTraining, Train
+from headwise.options import GENTLE, FineTuning, GateTraining, Train
 from headwise.progress import part
 from headwise.pruning.gates import HeadGates
 from headwise.pruning.harm import HarmWatch
@@ -137,8 +138,8 @@ def trainable(
 ) -> Iterator[list[str]]:
     """Inside the block the weights that `train` names require gradients; gives notes for the report.
 
-    gates: all are frozen, and the gates alone are in training mode. apart: all train, without dropout. lora: the linear
-    layers that would train get low-rank changes, which at the end are added to their weights.
+    gates: all are frozen, and the gates alone are in training mode. distil, apart: all train, without dropout. lora: the
+    linear layers that would train get low-rank changes, which at the end are added to their weights.
     """
     if train == "gates":
         model.requires_grad_(False)
@@ -147,7 +148,9 @@ def trainable(
         return
     refuse_offloaded(model, "Training weights beside gates (train = 'gates' trains none)")
     notes = freeze(model, kinds)
-    if train == "apart":
+    if train in GENTLE:
+        if train == "distil":
+            notes = [*notes, "It learnt the states of the whole model's encoder, without dropout."]
         with without_dropout(model):
             yield notes
         return
@@ -273,6 +276,8 @@ def train_gates(
     training: as the full model was trained. settle: the share of the run, at its end, with decided gates.
     """
     hf = model.hf
+    if options.train == "distil":
+        training = replace(training, whole=copy.deepcopy(hf.get_encoder()))
     gates.to(device_of(hf))
     groups = gates.groups(options.gate_learning_rate, updates_of(training, options))
     tokens = training.recipe.batch_tokens

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
+from headwise.options import GENTLE
 from headwise.pruning.gates import HeadGates
 from headwise.training.dropout import dropout_of
 from headwise.training.loss import dev_loss
@@ -101,7 +102,7 @@ def likely_causes(
     train: what trains, as the options say. lengths: of the training and the dev sentences, in units.
     """
     dropout = dropout_of(hf)
-    if dropout and train != "apart":
+    if dropout and train not in GENTLE:
         yield f"the dropout of {dropout:g} in its configuration (train = 'apart' trains without)"
     here, there = median(lengths), median(dev_lengths)
     if here < SHORTER * there:

@@ -70,9 +70,10 @@ def smaller_model(
     """
     if isinstance(options, Greedy):
         removal = part(report, 0.0, REMOVAL) if options.train else report
-        model = prune_greedily(model, text, dev, options, seed, removal)
+        mask, means = greedy_mask(model, text, dev, options, seed, removal)
         if not options.train:
-            return model
+            # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
+            return model.remove(mask, means=means, grow=True)
         report = part(report, REMOVAL, 1.0)
     with tempfile.TemporaryDirectory() as scratch:
         data = model.task.training_data(text, training.batch_tokens)
@@ -82,9 +83,7 @@ def smaller_model(
         dev_data = model.task.training_data(own_dev, training.batch_tokens)
         run = TrainingRun(data, dev_data, training, Path(work or scratch), seed, report)
         if isinstance(options, Greedy):
-            # The heads are gone already: `tune` removes no more, and trains a copy.
-            everything = HeadMask.full(model.heads)
-            return tune(model, run, options, tuple(options.kinds or ()), everything).model
+            return tune(model, run, options, tuple(options.kinds or ()), mask).model
         if isinstance(options, Gates) and options.penalty:
             few = too_few(options, updates_of(run, options.of_gates))
             if few:
@@ -145,10 +144,11 @@ def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> 
     return replace(pruned, notes=notes, doubts=[*pruned.doubts, note])
 
 
-def prune_greedily(
+def greedy_mask(
     model: Model, text: AnyText, dev: AnyText, options: Greedy, seed: int, progress: Report
-) -> Model:
-    """Heads are removed in the order of a score on `text`; the quality for `max_drop` is measured on `dev`."""
+) -> tuple[HeadMask, dict[Site, Tensor] | None]:
+    """What is left when heads go in the order of a score on `text`; the quality for `max_drop` is measured on `dev`. With
+    it the mean outputs of the heads, where they compensate."""
     scores = removal_scores(several(options.measure) or [model.task.usual_score])
     if len(scores) > 1:
         raise HeadwiseError(
@@ -168,14 +168,13 @@ def prune_greedily(
     means = means_on(model, text) if options.compensate else None
 
     def cut(mask: HeadMask) -> Model:
-        # The masks obey the unit that was asked for: if that lets the cache grow, the user wants it.
         return model.remove(mask, means=means, grow=True)
 
     def without(removed: int) -> HeadMask:
         return mask_without(model.heads, order, removed)
 
     if options.max_drop is None:
-        return cut(without(sum(map(len, order))))
+        return without(sum(map(len, order))), means
     total = model.heads.only(options.kinds or model.heads.kinds).total
     steps = [total - left for left in left_by_step(model.heads, options)]
     rest = part(progress, 0.5, 1.0)
@@ -193,7 +192,7 @@ def prune_greedily(
             # A gain is a negative loss; of perplexity less is better.
             return [-measured.quality.better * change for change in changes]
 
-    return cut(without(most_within(order, steps, losses, options.max_drop)))
+    return without(most_within(order, steps, losses, options.max_drop)), means
 
 
 def means_on(model: Model, text: AnyText) -> dict[Site, Tensor]:

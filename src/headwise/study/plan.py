@@ -487,10 +487,9 @@ class Plan(Strict):
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
                 refuse_counts(self.model.head_map, sweep)
-        usual: Train = "apart" if isinstance(self.model, str) else "all"
         for number, sweep in enumerate(self.pruning):
-            if isinstance(sweep, GateSweep | TopKSweep):
-                self.pruning[number] = sweep.with_train(sweep.train or usual)
+            if isinstance(sweep, GateSweep | TopKSweep) and isinstance(self.model, Architecture):
+                self.pruning[number] = sweep.with_train(sweep.train or "all")
         any_one_sided = any(
             True in data.one_sided for data in (self.data, *self.languages.values())
         )

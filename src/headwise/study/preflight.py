@@ -65,7 +65,7 @@ def preflight(
         elif isinstance(build.step, Prune):
             index = build.step.variant.sweep_index
             if index < len(first.plan.pruning):
-                sweeps[index] = first.plan.pruning[index]
+                sweeps[index] = first.sweep(build.step.variant)
     if trains or any(isinstance(sweep, GateSweep) for sweep in sweeps.values()):
         positions = training_positions(first, given() if given else None)
         if trains:
@@ -88,6 +88,9 @@ def impossible(run: RunContext) -> Iterator[tuple[str, str]]:
     """What a plan asks for that models of its task cannot do, and what to do instead."""
     plan = run.plan
     task = run.task
+    for sweep in plan.pruning:
+        if sweep.train:
+            task.train_of(sweep.train, sweep.kinds)
     if not run.generates:
         if len(plan.data.one_sided) > 1:
             yield (

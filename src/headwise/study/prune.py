@@ -107,8 +107,8 @@ def prune(
     kinds = options.kinds or usual_kinds(model, options)
     options = options.model_copy(update={"kinds": kinds})
     try:
-        if isinstance(options, GateTraining):
-            options = options.with_train(options.train or "apart")
+        if isinstance(options, GateTraining) or options.train:
+            options = options.with_train(model.task.train_of(options.train, kinds))
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None

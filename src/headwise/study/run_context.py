@@ -24,7 +24,15 @@ from headwise.model import Model
 from headwise.options import Architecture, Training
 from headwise.progress import Progress
 from headwise.qualities import AGREEMENT, QualityMeasure
-from headwise.study.plan import LEFT_TO_TASK, Plan, Scoring, Sweep, TextNames
+from headwise.study.plan import (
+    LEFT_TO_TASK,
+    GateSweep,
+    Plan,
+    Scoring,
+    Sweep,
+    TextNames,
+    TopKSweep,
+)
 from headwise.study.records import Store
 from headwise.study.variants import Variant
 from headwise.tasks import AnyText, Task, Translation, held_out
@@ -314,7 +322,11 @@ class RunContext:
         return HeadMask.full(self.heads)
 
     def sweep(self, variant: Variant) -> Sweep:
-        return self.plan.pruning[variant.sweep_index]
+        """The sweep of a variant, with what trains where the plan leaves it open."""
+        sweep = self.plan.pruning[variant.sweep_index]
+        if not isinstance(sweep, GateSweep | TopKSweep):
+            return sweep
+        return sweep.with_train(self.task.train_of(sweep.train, sweep.kinds))
 
     @property
     def main(self) -> bool:

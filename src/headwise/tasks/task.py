@@ -23,6 +23,7 @@ from headwise.data.store import AnyText
 from headwise.data.text import made_text
 from headwise.errors import HeadwiseError, shown_value
 from headwise.heads import HeadMap, Kind
+from headwise.options import Train
 from headwise.progress import Report, silent
 from headwise.qualities import QualityMeasure
 from headwise.tasks.batches import Batches
@@ -117,6 +118,20 @@ class Task(ABC):
     def usual_kinds(self) -> tuple[Kind, ...]:
         """The kinds of heads that are pruned where none is named."""
         return self.heads.kinds
+
+    @classmethod
+    def train_of(cls, train: Train | None, kinds: Sequence[Kind]) -> Train:
+        """What trains besides gates on these kinds of heads: `train`, or what harms a given model least.
+
+        Raises HeadwiseError for `distil` where other heads than those of an encoder, which a decoder reads, may go.
+        """
+        distils = set(kinds) == {"encoder-self"} and "translations" in cls.provides
+        if train == "distil" and not distils:
+            raise HeadwiseError(
+                "train = 'distil' teaches the encoder of a translation model what the whole encoder gives the decoder, but "
+                f"{' and '.join(kinds)} heads of {cls.noun} may go: take 'apart' or 'all', or kinds = ['encoder-self']."
+            )
+        return train or ("distil" if distils else "apart")
 
     # Text
 

@@ -174,9 +174,11 @@ def loss_forward(
     model: PreTrainedModel,
     before: Callable[[], None] | None = None,
     extra: Callable[[], Tensor] | None = None,
+    whole: nn.Module | None = None,
 ) -> Iterator[None]:
     """Inside the block `model(**batch, smoothing=ε)` gives the summed loss of a batch, in one forward for data-parallel
-    training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss.
+    training. before: called first (gates draw their noise). extra: a penalty per target token, added to the loss. whole: an
+    encoder whose states a model in training mode learns in place of the targets (`lost_states`).
 
     The model's own forward runs up to its output layer; a classifier's whole. Raises HeadwiseError when the loss is not
     that of the model's logits on a small batch: the model does more behind its output layer than add a bias and cap the
@@ -200,7 +202,10 @@ def loss_forward(
     def forward(labels: Tensor, smoothing: float, **inputs: Tensor) -> Tensor:
         if before:
             before()
-        loss = summed(labels, smoothing, **inputs)
+        if whole is not None and model.training:
+            loss = lost_states(model, whole, inputs) * (labels != IGNORED).sum()
+        else:
+            loss = summed(labels, smoothing, **inputs)
         # Times the targets, because the caller divides by their number.
         if extra and model.training:
             loss = loss + extra() * (labels != IGNORED).sum()
@@ -218,6 +223,23 @@ def loss_forward(
             del model.forward
         else:
             model.forward = own
+
+
+def lost_states(model: PreTrainedModel, whole: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """The share of the variance of a whole encoder's states that the model's encoder misses: 0 where all states are the
+    same. The decoder does not run.
+
+    whole: the encoder. inputs: of a batch, with input_ids and attention_mask B S.
+    """
+    seen = {name: each for name, each in inputs.items() if not name.startswith("decoder_")}
+    states = model.get_encoder()(**seen).last_hidden_state.float()
+    with torch.no_grad():
+        wanted = whole(**seen).last_hidden_state.float()
+        there = inputs["attention_mask"].unsqueeze(-1).float()
+        mean = (wanted * there).sum((0, 1)) / there.sum()
+        spread = ((wanted - mean).square() * there).sum()
+    missed: Tensor = ((states - wanted).square() * there).sum() / spread
+    return missed
 
 
 def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., Tensor]) -> None:

@@ -56,7 +56,8 @@ LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_lo
 class TrainingRun:
     """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter.
 
-    say: gets sentences for the user while it trains.
+    say: gets sentences for the user while it trains. whole: the encoder whose states are learnt, in place of the text's
+    targets.
     """
 
     data: TrainingData
@@ -66,6 +67,7 @@ class TrainingRun:
     seed: int = 1
     progress: Report = silent
     say: Callable[[str], None] = warnings.warn
+    whole: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -301,10 +303,11 @@ def train_model(
             # `evaluating` gives every module its mode back; the Trainer itself sets the model to training.
             with (
                 evaluating(model),
+                evaluating(training.whole or nn.Identity()),
                 in_float32(model),
                 reloading(model),
                 capture(model, discovery, gates=gated.gates, explicit=explicit),
-                loss_forward(model, gated.before, gated.penalty),
+                loss_forward(model, gated.before, gated.penalty, training.whole),
                 fast_dropout(model),
             ):
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
