@@ -190,8 +190,8 @@ class FineTuning(Options):
     epochs: int = option(8, "epochs of fine-tuning for each model", ge=1)
     learning_rate: float = option(
         3e-4,
-        "rate of the weights, after warmup; unless it is named "
-        f"{GENTLE['apart']:g} where they train apart, {GENTLE['distil']:g} where they learn encoder states",
+        f"rate of the weights, after warmup; unless it is named {GENTLE['apart']:g} with train = 'apart', "
+        f"{GENTLE['distil']:g} with 'distil'",
         gt=0,
     )
     warmup: int = option(50, "updates until the rates are reached", ge=0)
@@ -284,11 +284,11 @@ class GateTraining(Pruning, FineTuning):
 
     train: Train | None = option(
         None,
-        "what trains besides the gates: the encoder of a translation model, to give the decoder what the whole encoder "
-        "gives it (distil); first no weight, then all without dropout, for half of the epochs each (apart); "
-        "all weights at once; no weight (gates); low-rank changes of linear layers (lora). Unset: of a given model distil "
-        "where only encoder heads of a translation model may go, else apart; all for one that the study trains. "
-        "Greedy removal trains nothing unless this says distil, all or lora",
+        "what trains besides the gates: the encoder of a translation model, to give the decoder what the whole one gives "
+        "it (distil); first no weight, then all without dropout, for half of the epochs each (apart); all weights at "
+        "once; no weight (gates); low-rank changes of linear layers (lora). Unset: all for a model that the study trains; "
+        "for a given one distil where only encoder heads of a translation model may go, else apart. Greedy removal "
+        "trains nothing unless this says distil, all or lora",
         page="methods/gates.md#what-trains",
     )
     gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)
@@ -406,8 +406,8 @@ class Greedy(Pruning, FineTuning):
     )
     train: Literal["distil", "all", "lora"] | None = option(
         None,
-        "what trains after removal: the encoder of a translation model, to give the decoder what the whole encoder gives "
-        "it (distil); all weights; or low-rank changes of linear layers (lora); unset: nothing",
+        "what trains after removal: the encoder of a translation model, to give the decoder what the whole one gives it "
+        "(distil); all weights; or low-rank changes of linear layers (lora); unset: nothing",
         page="methods/greedy.md#recovery",
     )
     search: Search | None = option(
