@@ -451,7 +451,7 @@ class TestCommands:
             "decoder-self",
             "cross",
         ]
-        options = hw.Gates(penalty=1.5, warmup=1, epochs=1, gate_learning_rate=2.0)
+        options = hw.Gates(penalty=1.5, warmup=1, epochs=1, gate_learning_rate=2.0, train="apart")
         training = hw.Training(batch_tokens=1260, dtype="float32")
         small = hw.prune(loaded, text, options, dev=held_out, training=training)
         small.save(tmp_path / "small")
@@ -588,7 +588,9 @@ class TestPruning:
 
     def test_controls(self, call: Call, refused: Refused, texts: list[str], model: str) -> None:
         words = ["prune", model, *texts, "--keep", "2", "--dry-run"]
-        status, out, _ = call(*words, "--control", "random", "--control", "fine-tuned")
+        named = ["--control", "random", "--control", "fine-tuned"]
+        assert "would learn nothing" in refused(*words, *named)
+        status, out, _ = call(*words, *named, "--train", "apart")
         assert status == 0 and "3 models: fine-tuned, keep-2, keep-2.random" in out
         # Steps have names that only plans explain.
         assert "evaluate/" not in out and len(out.splitlines()) < 8

@@ -385,11 +385,12 @@ class TestControls:
     @pytest.mark.parametrize(
         ("options", "references"),
         [
-            (Gates(keep=3, **FAST), {"full", "fine-tuned"}),
+            (Gates(keep=3, **FAST), {"full"}),
+            (Gates(keep=3, train="apart", **FAST), {"full", "fine-tuned"}),
             (Greedy(keep=3, train="all", epochs=1, warmup=1), {"full", "fine-tuned"}),
             (Greedy(max_drop=100, search=Search(beam=1)), {"full", "weight-norm", "random.1"}),
         ],
-        ids=["gates", "tuned", "budget"],
+        ids=["gates", "apart", "tuned", "budget"],
     )
     def test_the_same_model_beside_its_controls(
         self, tmp_path: Path, options: Gates | Greedy, references: set[str]

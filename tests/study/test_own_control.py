@@ -43,7 +43,8 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_own_control_is_made_compared_resumed_and_reported(
     declared: None, finished: Path, tmp_path: Path
 ) -> None:
-    pruning = {"keep": [3], "epochs": 1, "controls": ["first-heads", "untouched", "fine-tuned"]}
+    controls = ["first-heads", "untouched", "fine-tuned"]
+    pruning = {"keep": [3], "epochs": 1, "train": "apart", "controls": controls}
     plan = plan_of(of_model(finished, pruning=pruning))
     again(plan, tmp_path)
     mask = hw.HeadMask.read(tmp_path / "layouts/keep-3.first-heads.json")

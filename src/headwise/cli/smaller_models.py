@@ -165,7 +165,7 @@ def prune_plan(
     goals = {"method": method, **tables["pruning"]}
     if method == "greedy":
         goals.setdefault("measure", [measure])
-        if goals.get("train"):
+        if goals.get("train") not in (None, "distil"):
             # Without it, what pruning costs and what more training brings would be one number.
             goals.setdefault("controls", ["fine-tuned"])
     # One model was asked for: then it is the choice, whatever it costs.

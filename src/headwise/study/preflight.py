@@ -19,6 +19,7 @@ from headwise.heads import describe
 from headwise.model import Model
 from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
 from headwise.pruning.control_models import count_weights
+from headwise.pruning.measured import FINE_TUNED
 from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
@@ -89,8 +90,12 @@ def impossible(run: RunContext) -> Iterator[tuple[str, str]]:
     plan = run.plan
     task = run.task
     for sweep in plan.pruning:
-        if sweep.train:
-            task.train_of(sweep.train, sweep.kinds)
+        distils = sweep.trains and task.train_of(sweep.train, sweep.kinds) == "distil"
+        if distils and FINE_TUNED in sweep.controls:
+            raise HeadwiseError(
+                f"The control '{FINE_TUNED}' would learn nothing: with train = 'distil' smaller models learn from the whole "
+                "one, which is what to compare with. Leave the control out, take 'random', or train = 'apart'."
+            )
     if not run.generates:
         if len(plan.data.one_sided) > 1:
             yield (

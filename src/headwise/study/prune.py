@@ -78,9 +78,10 @@ def prune(
     folder in which a killed run goes on. progress: gets the share that is done, and of what; by default a bar.
 
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
-    and its controls (trained as long without pruning, and as many random heads; of heads removed without training, other
-    orders) are compared on dev and, once, on `test`, with intervals; hw.Run(work) opens it. The model is the same as
-    without controls. The study shows its own progress, unless `progress` is given: then that only gets the end.
+    and its controls (as many random heads and, unless train is 'distil', all heads, trained as long; of heads removed
+    without training, other orders) are compared on dev and, once, on `test`, with intervals; hw.Run(work) opens it. The
+    model is the same as without controls. The study shows its own progress, unless `progress` is given: then that only
+    gets the end.
 
     Where no kinds are named, the heads are those of the kinds that `keep` names, or `encoder-self` of a translation
     model and all heads of any other. Training needs memory for the weights once more. Warns when gates had not settled
@@ -120,7 +121,8 @@ def prune(
         assert folder is not None
         if test is not None:
             texts["test"] = model.task.completed(test)
-        names = CONTROLS if controls is True else controls
+        usual = CONTROLS if options.train != "distil" else ("random",)
+        names = usual if controls is True else controls
         plan = plan_of(model, texts, options, training, names, seed)
         return prune_with_controls(plan, InMemory(model, texts), folder, progress)
     if isinstance(options, Greedy) and options.max_drop is not None:
