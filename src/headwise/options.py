@@ -287,8 +287,8 @@ class GateTraining(Pruning, FineTuning):
         "what trains besides the gates: the encoder of a translation model, to give the decoder what the whole one gives "
         "it (distil); first no weight, then all without dropout, for half of the epochs each (apart); all weights at "
         "once; no weight (gates); low-rank changes of linear layers (lora). Unset: all for a model that the study trains; "
-        "for a given one distil where only encoder heads of a translation model may go, else apart. Greedy removal "
-        "trains nothing unless this says distil, all or lora",
+        "for a given one distil where a target count is for encoder heads of a translation model, else apart. Greedy "
+        "removal trains nothing unless this says distil, all or lora",
         page="methods/gates.md#what-trains",
     )
     gate_learning_rate: float = option(0.05, "rate of the gates, after warmup", gt=0)

@@ -95,12 +95,15 @@ def test_which_model_a_plan_trains_how() -> None:
 
     assert how(EMBEDDED) == "all"
     given = {**EMBEDDED, "model": "some/model"}
-    assert how(given) == "distil"
+    assert how({**given, "pruning": {"keep": [3]}}) == "distil"
+    assert how(given) == "apart", "λ is in nats"
     assert how({**given, "pruning": {"train": "gates"}}) == "gates"
     for kinds in (["cross"], ["encoder-self", "cross"]):
-        assert how({**given, "pruning": {"kinds": kinds}}) == "apart"
-    assert how({**given, "pruning": {"kinds": ["decoder-self"]}}, "gpt2") == "apart"
-    assert how({**given, "pruning": {"kinds": ["encoder-self"]}}, "bert") == "apart", "no decoder"
+        assert how({**given, "pruning": {"keep": [3], "kinds": kinds}}) == "apart"
+    assert how({**given, "pruning": {"keep": [3], "kinds": ["decoder-self"]}}, "gpt2") == "apart"
+    assert how({**given, "pruning": {"keep": [3], "kinds": ["encoder-self"]}}, "bert") == "apart", (
+        "no decoder"
+    )
     with pytest.raises(hw.HeadwiseError, match="settle would change nothing"):
         pruned(asker(), kinds=["cross"], settle=0.2)
 

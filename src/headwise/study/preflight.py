@@ -22,7 +22,7 @@ from headwise.pruning.control_models import count_weights
 from headwise.pruning.measured import FINE_TUNED
 from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
-from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
+from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
 from headwise.tasks.own_translations import OwnTranslations
@@ -90,7 +90,8 @@ def impossible(run: RunContext) -> Iterator[tuple[str, str]]:
     plan = run.plan
     task = run.task
     for sweep in plan.pruning:
-        distils = sweep.trains and task.train_of(sweep.train, sweep.kinds) == "distil"
+        assert isinstance(sweep, GateSweep | TopKSweep | GreedySweep)
+        distils = sweep.trains and task.train_of(sweep) == "distil"
         if distils and FINE_TUNED in sweep.controls:
             raise HeadwiseError(
                 f"The control '{FINE_TUNED}' would learn nothing: with train = 'distil' smaller models learn from the whole "

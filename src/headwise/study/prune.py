@@ -109,7 +109,7 @@ def prune(
     options = options.model_copy(update={"kinds": kinds})
     try:
         if isinstance(options, GateTraining) or options.train:
-            options = options.with_train(model.task.train_of(options.train, kinds))
+            options = options.with_train(model.task.train_of(options))
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None

@@ -326,7 +326,7 @@ class RunContext:
         sweep = self.plan.pruning[variant.sweep_index]
         if not isinstance(sweep, GateSweep | TopKSweep):
             return sweep
-        return sweep.with_train(self.task.train_of(sweep.train, sweep.kinds))
+        return sweep.with_train(self.task.train_of(sweep))
 
     @property
     def main(self) -> bool:

@@ -23,7 +23,7 @@ from headwise.data.store import AnyText
 from headwise.data.text import made_text
 from headwise.errors import HeadwiseError, shown_value
 from headwise.heads import HeadMap, Kind
-from headwise.options import Train
+from headwise.options import GateTraining, Greedy, Train, several
 from headwise.progress import Report, silent
 from headwise.qualities import QualityMeasure
 from headwise.tasks.batches import Batches
@@ -120,18 +120,22 @@ class Task(ABC):
         return self.heads.kinds
 
     @classmethod
-    def train_of(cls, train: Train | None, kinds: Sequence[Kind]) -> Train:
-        """What trains besides gates on these kinds of heads: `train`, or what harms a given model least.
+    def train_of(cls, options: GateTraining | Greedy) -> Train:
+        """What trains, where the options name kinds of heads: as they say, or what harms a given model least.
 
         Raises HeadwiseError for `distil` where other heads than those of an encoder, which a decoder reads, may go.
         """
+        kinds = options.kinds or ()
         distils = set(kinds) == {"encoder-self"} and "translations" in cls.provides
-        if train == "distil" and not distils:
+        if options.train == "distil" and not distils:
             raise HeadwiseError(
                 "train = 'distil' teaches the encoder of a translation model what the whole encoder gives the decoder, but "
                 f"{' and '.join(kinds)} heads of {cls.noun} may go: take 'apart' or 'all', or kinds = ['encoder-self']."
             )
-        return train or ("distil" if distils else "apart")
+        # λ counts against a loss in nats.
+        penalties = several(getattr(options, "penalty", None))
+        usual: Train = "distil" if distils and not penalties else "apart"
+        return options.train or usual
 
     # Text
 
