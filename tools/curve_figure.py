@@ -1,10 +1,8 @@
-"""Draw curve.png in a folder of results: BLEU against the number of heads kept, from its curve.csv.
+"""Draw curve.png in a folder of results: BLEU against the number of heads kept, a panel for each model.
 
-    python tools/curve_figure.py docs/results/firefox/en-pt
+    python tools/curve_figure.py docs/results/firefox
 
-Columns of curve.csv: how much text, how many epochs, seed, heads kept and how they were chosen (gates, random, or all), the
-rate at which the weights trained afterwards (0: they stayed), BLEU with its interval, and the same for the difference to
-the untouched model.
+Reads curve.csv in the folders of the models, as tools/last_head.py writes it.
 """
 
 from __future__ import annotations
@@ -17,23 +15,27 @@ from typing import Any
 import pandas as pd
 import vl_convert
 
-COLOURS = {"gates, more text": "#1f5fbf", "gates": "#6fa8dc", "random heads": "#d9822b"}
+COLOURS = {"gates": "#1f5fbf", "gradient's order": "#4f9d4f", "random heads": "#d9822b"}
 
 
 def points(folder: Path) -> pd.DataFrame:
     """What is drawn: a row for each pruned model, on test."""
-    table = pd.read_csv(folder / "curve.csv")
-    table = table[(table.split == "test") & (table.heads != "all")].copy()
-    table["chosen"] = table.heads.map({"gates": "gates", "random": "random heads"})
-    more = table.sentences > table.sentences.min()
-    table.loc[more & (table.heads == "gates"), "chosen"] = "gates, more text"
-    return table
+    tables = []
+    for file in sorted(folder.glob("*/curve.csv")):
+        table = pd.read_csv(file)
+        tables.append(table[(table.split == "test") & (table.chosen != "whole")].copy())
+        tables[-1]["model"] = file.parent.name
+    drawn = pd.concat(tables)
+    drawn["order"] = drawn.chosen.str.split().str[0]
+    names = dict(zip(["gates", "gradient", "random"], COLOURS, strict=True))
+    drawn["order"] = drawn.order.map(names)
+    return drawn
 
 
 def specification(table: pd.DataFrame) -> dict[str, Any]:
     """Every model as a point with its interval, and lines through the means over seeds."""
     colour = {
-        "field": "chosen",
+        "field": "order",
         "type": "nominal",
         "title": None,
         "scale": {"domain": list(COLOURS), "range": list(COLOURS.values())},
@@ -43,7 +45,8 @@ def specification(table: pd.DataFrame) -> dict[str, Any]:
         "field": "kept",
         "type": "quantitative",
         "title": "encoder heads kept, of 48",
-        "scale": {"reverse": True, "domain": [0, 48]},
+        "scale": {"reverse": True, "domain": [0, 28]},
+        "axis": {"values": [1, 4, 10, 16, 24]},
     }
     difference = {
         "field": "difference",
@@ -56,14 +59,17 @@ def specification(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.4.json",
         "background": "white",
-        "width": 520,
-        "height": 300,
         "data": {"values": json.loads(table.to_json(orient="records"))},
-        "layer": [
-            {"mark": {"type": "rule", "opacity": 0.5}, "encoding": {**encoding, **ends}},
-            {"mark": {"type": "point", "filled": True, "size": 35}, "encoding": encoding},
-            {"mark": {"type": "line"}, "encoding": means},
-        ],
+        "facet": {"column": {"field": "model", "title": None}},
+        "spec": {
+            "width": 300,
+            "height": 260,
+            "layer": [
+                {"mark": {"type": "rule", "opacity": 0.5}, "encoding": {**encoding, **ends}},
+                {"mark": {"type": "point", "filled": True, "size": 35}, "encoding": encoding},
+                {"mark": {"type": "line"}, "encoding": means},
+            ],
+        },
     }
 
 
