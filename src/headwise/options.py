@@ -180,8 +180,11 @@ class Search(Options):
     )
 
 
-# The ways to train that suit a given model: without dropout, at a rate of their own.
-GENTLE: dict[str | None, float] = {"apart": 1e-4, "distil": 1e-3}
+RATES: dict[str | None, float] = {
+    "apart": 1e-4,
+    "distil": 1e-3,
+}  # of ways to train with one of their own
+WITHOUT_DROPOUT = ("apart", "distil", "gates")
 
 
 class FineTuning(Options):
@@ -190,8 +193,8 @@ class FineTuning(Options):
     epochs: int = option(8, "epochs of fine-tuning for each model", ge=1)
     learning_rate: float = option(
         3e-4,
-        f"rate of the weights, after warmup; unless it is named {GENTLE['apart']:g} with train = 'apart', "
-        f"{GENTLE['distil']:g} with 'distil'",
+        f"rate of the weights, after warmup; unless it is named {RATES['apart']:g} with train = 'apart', "
+        f"{RATES['distil']:g} with 'distil'",
         gt=0,
     )
     warmup: int = option(50, "updates until the rates are reached", ge=0)
@@ -202,15 +205,14 @@ class FineTuning(Options):
     average: int = option(1, "how many of the last checkpoints are averaged, gates included", ge=1)
 
     def with_train(self, train: Train) -> Self:
-        """The same where `train` says what trains. Raises ValueError where the weights train after the gates and something
-        says how they train beside them."""
+        """The same where `train` says what trains. Raises ValueError for options that do not go with it."""
         return self.model_copy(update={"train": train, **self.changed_by(train)})
 
     def changed_by(self, train: Train | None) -> dict[str, Any]:
         """The options that are different where `train` says what trains."""
-        if "learning_rate" in self.model_fields_set or train not in GENTLE:
+        if "learning_rate" in self.model_fields_set or train not in RATES:
             return {}
-        return {"learning_rate": GENTLE[train]}
+        return {"learning_rate": RATES[train]}
 
     def within(self, training: Training) -> Training:
         """`training` with the length, rate and schedule of fine-tuning."""
@@ -287,7 +289,7 @@ class GateTraining(Pruning, FineTuning):
         "what trains besides the gates: the encoder of a translation model, to give the decoder what the whole one gives "
         "it (distil); first no weight, then all without dropout, for half of the epochs each (apart); all weights at "
         "once; no weight (gates); low-rank changes of linear layers (lora). Unset: all for a model that the study trains; "
-        "for a given one distil where a target count is for encoder heads of a translation model, else apart. Greedy "
+        "for a given translation model distil, to target counts of encoder heads without a penalty; else apart. Greedy "
         "removal trains nothing unless this says distil, all or lora",
         page="methods/gates.md#what-trains",
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from headwise.options import Gates, Training
 from headwise.progress import Progress
 from headwise.pruning import fine_tuning, harm
 from headwise.pruning.fine_tuning import loss_on_dev, tune
+from headwise.pruning.gate_training import GateSchedule
 from headwise.pruning.prune import prune_by_training
 from headwise.qualities import AGREEMENT
 from headwise.study import make_plan
@@ -27,9 +29,10 @@ from headwise.study.run_context import InMemory, RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant
 from headwise.study.watches import SHORT, doubts_of, length_ratio
+from headwise.tasks import translation
 from headwise.training.dropout import dropout_of
 from headwise.training.loss import lost_states
-from headwise.training.trainer import TrainingRun
+from headwise.training.trainer import TrainingRun, train_model
 from tasks.askers import asker, lines, pairs
 
 FAST: dict[str, Any] = {"keep": 3, "epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
@@ -106,6 +109,8 @@ def test_which_model_a_plan_trains_how() -> None:
     )
     with pytest.raises(hw.HeadwiseError, match="settle would change nothing"):
         pruned(asker(), kinds=["cross"], settle=0.2)
+    with pytest.raises(hw.HeadwiseError, match="settle would change nothing"):
+        how({**given, "pruning": {"penalty": [0.1], "settle": 0.2}})
 
 
 class TestDistillation:
@@ -136,6 +141,59 @@ class TestDistillation:
         around = (wanted - wanted.mean(0)).square().sum()
         torch.testing.assert_close(found, (wanted - got).square().sum() / around)
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_the_same_weights_miss_nothing(self, dtype: torch.dtype, tmp_path: Path) -> None:
+        """Half precision rounds both alike, so that nothing is learnt of it."""
+        model = asker(dropout=0.0)
+        model.hf.to(dtype)
+        data = model.task.training_data(pairs(40), 48)
+        same = model.remove(hw.HeadMask.full(model.heads))
+        recipe = SMALL.model_copy(update={"epochs": 2, "learning_rate": 1e-12})
+        run = TrainingRun(data, data, recipe, tmp_path, whole=model.hf.get_encoder())
+        train_model(same.hf, same.tokenizer, same.discovery, run)
+        log = pd.read_csv(tmp_path / "log.csv")
+        losses = log.value[log.measure == "loss"]
+        assert len(losses) and losses.max() < 1e-9
+        assert model.hf.dtype == same.hf.dtype == dtype
+
+    def test_tokens_that_are_all_alike(self) -> None:
+        """Of blank sources, say, which have no variance."""
+        whole, other = asker(), asker().remove(["encoder-self/0/1"])
+        inputs = {"input_ids": torch.full((2, 1), 1), "attention_mask": torch.ones(2, 1).long()}
+        missed = lost_states(other.hf, whole.hf.get_encoder(), inputs)
+        assert missed.isfinite() and missed > 0
+
+    def test_one_sided_text_is_not_translated(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        call: Callable[..., tuple[int, str, str]],
+        tmp_path: Path,
+    ) -> None:
+        """What is learnt are states, so that dev alone needs targets; an order of heads needs them."""
+        translated: list[int] = []
+        own = translation.own_translations
+
+        def counted(hf: Any, tokenizer: Any, name: str, text: hw.Text, *more: Any) -> Any:
+            translated.append(len(text))
+            return own(hf, tokenizer, name, text, *more)
+
+        monkeypatch.setattr(translation, "own_translations", counted)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        given, text, dev = asker(), lines(40), lines(12, 9)
+        hw.prune(given, text, Gates(**FAST), dev=dev, training=SMALL)
+        assert translated == [12]
+        given.save(tmp_path / "given")
+        for name, some in {"text": text, "dev": dev}.items():
+            (tmp_path / name).write_text("".join(f"{line}\n" for line in some))
+        translated.clear()
+        words: list[Any] = ["prune", tmp_path / "given", "--text", tmp_path / "text", "--keep", "3"]
+        words += ["--dev", tmp_path / "dev", "--epochs", "1", "--batch-tokens", "48"]
+        status, _, said = call(*words, "--out", tmp_path / "run")
+        assert status == 0 and {*translated} == {12}, said
+        greedy = hw.Greedy(keep=3, train="distil", epochs=1, warmup=1)
+        hw.prune(given, text, greedy, dev=dev, training=SMALL)
+        assert 40 in translated
+
     def test_the_states_come_nearer(self) -> None:
         """With heads gone, training brings the encoder back towards what it was."""
         given = asker()
@@ -158,6 +216,26 @@ class TestDistillation:
         done = tune(model, run, how, ("encoder-self",), hw.HeadMask.full(model.heads))
         assert equal(done.model, model) and done.cost["updates"] == 0
 
+    def test_a_killed_run_goes_on_to_the_same_model(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The encoder that is learnt from is the given one, not that of the checkpoint."""
+
+        def run(work: str) -> hw.Model:
+            texts: dict[str, Any] = {"text": pairs(40), "dev": pairs(6, 9)}
+            how = Gates(**{**FAST, "epochs": 3})
+            return hw.prune(asker(), options=how, **texts, training=SMALL, work=tmp_path / work)
+
+        def die(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.epoch and state.epoch > 2:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(GateSchedule, "on_step_end", die, raising=False)
+            run("killed")
+        assert any((tmp_path / "killed").glob("checkpoint-*"))
+        assert equal(run("killed"), run("whole"))
+
     @pytest.mark.parametrize(
         ("family", "kind"),
         [("marian", "cross"), ("gpt2", "decoder-self"), ("bert", "encoder-self")],
@@ -176,8 +254,12 @@ def test_the_rate_is_gentle_unless_it_is_named() -> None:
     assert Gates(keep=3, learning_rate=0.1).with_train("apart").learning_rate == 0.1
     assert Gates(keep=3).with_train("distil").learning_rate == 1e-3
     assert hw.Greedy(keep=3, train="distil").learning_rate == 1e-3
-    plan = make_plan({**EMBEDDED, "model": "some/model"})
-    assert make_plan(tomllib.loads(plan.to_toml())).pruning == plan.pruning
+    for pruning in ({"keep": [3]}, {"penalty": [0.1]}, {"keep": [3], "learning_rate": 1e-5}):
+        plan = make_plan({**EMBEDDED, "model": "some/model", "pruning": pruning})
+        again = make_plan(tomllib.loads(plan.to_toml()))
+        for way in ("apart", "distil"):
+            one, other = plan.pruning[0], again.pruning[0]
+            assert one.with_train(way).learning_rate == other.with_train(way).learning_rate
 
 
 def test_the_epochs_are_shared() -> None:

@@ -53,7 +53,8 @@ def tune(
     """Remove the heads outside `mask`, then fine-tune the smaller model as a pruning run does, but without gates.
 
     The number of updates of weights, batches and their order, rates, schedule and averaging are the same; the decoder is
-    frozen where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model` does not
+    frozen where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model`, whose encoder
+    states are learnt with `distil`, does not
     change; resumes from `training.work`. training: as the full model was trained. options.train: what trains, all
     weights or low-rank changes.
     """
@@ -63,10 +64,10 @@ def tune(
         options = options.of_weights
     before = loss_on_dev(smaller, training)
     if options.train == "distil":
-        training = replace(training, whole=model.hf.get_encoder())
-        if mask == HeadMask.full(model.heads):
+        if mask == HeadMask.full(model.heads):  # of an own control that returns all heads
             note = "The whole model would learn its own encoder states: nothing was trained."
             return Tuned(smaller, before, before, [note], {"seconds": 0.0, "updates": 0})
+        training = replace(training, whole=model.hf.get_encoder())
     notes, cost = train_weights(smaller, training, options, kinds, before)
     return Tuned(smaller, before, loss_on_dev(smaller, training), notes, cost)
 

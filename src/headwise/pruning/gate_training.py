@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,13 +20,13 @@ from transformers.trainer_callback import TrainerCallback
 
 from headwise.attention import capture, device_of, keeping
 from headwise.attention.discover import same_gradients
-from headwise.attention.offload import refuse_offloaded
+from headwise.attention.offload import refuse_offloaded, separate_copy
 from headwise.errors import HeadwiseError
 from headwise.folders import write_text
 from headwise.heads import Kind
 from headwise.layout import HeadMask
 from headwise.model import Model
-from headwise.options import GENTLE, FineTuning, GateTraining, Train
+from headwise.options import WITHOUT_DROPOUT, FineTuning, GateTraining, Train
 from headwise.progress import part
 from headwise.pruning.gates import HeadGates
 from headwise.pruning.harm import HarmWatch
@@ -148,9 +147,9 @@ def trainable(
         return
     refuse_offloaded(model, "Training weights beside gates (train = 'gates' trains none)")
     notes = freeze(model, kinds)
-    if train in GENTLE:
+    if train in WITHOUT_DROPOUT:
         if train == "distil":
-            notes = [*notes, "It learnt the states of the whole model's encoder, without dropout."]
+            notes = [*notes, "The encoder learnt the states of the whole one, without dropout."]
         with without_dropout(model):
             yield notes
         return
@@ -276,8 +275,6 @@ def train_gates(
     training: as the full model was trained. settle: the share of the run, at its end, with decided gates.
     """
     hf = model.hf
-    if options.train == "distil":
-        training = replace(training, whole=copy.deepcopy(hf.get_encoder()))
     gates.to(device_of(hf))
     groups = gates.groups(options.gate_learning_rate, updates_of(training, options))
     tokens = training.recipe.batch_tokens
@@ -289,6 +286,8 @@ def train_gates(
         same_gradients(hf),
         trainable(hf, options.train or "all", gates.heads.kinds, training.seed) as notes,
     ):
+        if options.train == "distil":
+            training = replace(training, whole=separate_copy(hf.get_encoder()))
         weights = to_train(hf)
         recipe = options.within(training.recipe)
         callbacks: list[TrainerCallback] = [

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.options import GENTLE
+from headwise.options import WITHOUT_DROPOUT
 from headwise.pruning.gates import HeadGates
 from headwise.training.dropout import dropout_of
 from headwise.training.loss import dev_loss
@@ -102,7 +102,7 @@ def likely_causes(
     train: what trains, as the options say. lengths: of the training and the dev sentences, in units.
     """
     dropout = dropout_of(hf)
-    if dropout and train not in GENTLE:
+    if dropout and train not in WITHOUT_DROPOUT:
         yield f"the dropout of {dropout:g} in its configuration (train = 'apart' trains without)"
     here, there = median(lengths), median(dev_lengths)
     if here < SHORTER * there:

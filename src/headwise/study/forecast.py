@@ -43,6 +43,7 @@ from headwise.training.translation_model import build_model
 from headwise.units import left_by_step
 
 SAMPLE_SENTENCES = 1000  # whose lengths are looked at
+WITHOUT_DECODER = 0.55  # of an update's time: that of the encoders alone
 TIMED_ROWS = 16  # of the batch that is timed
 TESTED = 3.0  # forwards over the dev text that tests of roles take as long as
 
@@ -59,8 +60,8 @@ def forwards_of(build: Build) -> float:
     scoring = run.scoring
     match step:
         case Train():
-            trained = not isinstance(run.plan.model, str)
-            return trained * UPDATE * run.training.epochs * train
+            builds = not isinstance(run.plan.model, str)
+            return builds * UPDATE * run.training.epochs * train
         case RankHeads():
             sweep = step.sweep(run)
             if step.ranking.score in TEXTLESS_ORDERS:
@@ -72,8 +73,9 @@ def forwards_of(build: Build) -> float:
         case MakeControl() if step.facts.random_weights:
             return UPDATE * run.training.epochs * train
         case Prune():
-            epochs = run.sweep(step.variant).epochs or run.training.epochs
-            return UPDATE * epochs * train
+            trained = run.sweep(step.variant)
+            update = UPDATE * (WITHOUT_DECODER if trained.train == "distil" else 1.0)
+            return update * (trained.epochs or run.training.epochs) * train
         case ScorePass():
             return dev * work.of_measures(step.measures)
         case ScoreUntrained():

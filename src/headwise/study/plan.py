@@ -533,6 +533,14 @@ class Plan(Strict):
             for section, fields in LEFT_TO_TASK.items():
                 for field in fields - getattr(self, section).model_fields_set:
                     del values[section][field]
+            for sweep, written in zip(self.pruning, values["pruning"], strict=True):
+                # The rate follows from what trains, which the task decides.
+                if (
+                    sweep.trains
+                    and "train" not in written
+                    and "learning_rate" not in sweep.model_fields_set
+                ):
+                    del written["learning_rate"]
         if len(values["pruning"]) == 1:
             values["pruning"] = values["pruning"][0]
         if not values["languages"]:

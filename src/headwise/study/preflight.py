@@ -22,7 +22,7 @@ from headwise.pruning.control_models import count_weights
 from headwise.pruning.measured import FINE_TUNED
 from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
-from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep, TopKSweep
+from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
 from headwise.tasks.own_translations import OwnTranslations
@@ -79,6 +79,12 @@ def preflight(
 
 def refuse_task(run: RunContext) -> None:
     """Raise HeadwiseError for what a plan asks of models whose task has no such thing."""
+    for sweep in run.sweeps:
+        if sweep.train == "distil" and FINE_TUNED in sweep.controls:
+            raise HeadwiseError(
+                f"The control '{FINE_TUNED}' would learn nothing: with train = 'distil', the default for encoder heads, "
+                "smaller models learn from the whole one. Leave the control out, take 'random', or train = 'all'."
+            )
     if not run.generates:
         refuse_prompts(run.plan)
     for what, instead in impossible(run):
@@ -89,14 +95,6 @@ def impossible(run: RunContext) -> Iterator[tuple[str, str]]:
     """What a plan asks for that models of its task cannot do, and what to do instead."""
     plan = run.plan
     task = run.task
-    for sweep in plan.pruning:
-        assert isinstance(sweep, GateSweep | TopKSweep | GreedySweep)
-        distils = sweep.trains and task.train_of(sweep) == "distil"
-        if distils and FINE_TUNED in sweep.controls:
-            raise HeadwiseError(
-                f"The control '{FINE_TUNED}' would learn nothing: with train = 'distil' smaller models learn from the whole "
-                "one, which is what to compare with. Leave the control out, take 'random', or train = 'apart'."
-            )
     if not run.generates:
         if len(plan.data.one_sided) > 1:
             yield (
@@ -191,6 +189,8 @@ def own_targets(run: RunContext) -> Iterator[str]:
     data = run.plan.data
     named = {"train": data.train, "dev": data.dev, "test": data.test}
     splits = [split for split, spec in named.items() if spec is not None and one_sided(spec)]
+    if not run.reads_targets:
+        splits = [split for split in splits if split != "train"]
     if splits and run.generates:
         yield f"{', '.join(splits)} text: {OwnTranslations.made}, greedy; quality there is agreement with them, not BLEU."
 

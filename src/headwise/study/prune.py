@@ -113,7 +113,8 @@ def prune(
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None
-    train = model.task.completed(text)
+    reads_targets = options.train != "distil" or isinstance(options, Greedy) or dev is None
+    train = model.task.completed(text) if reads_targets else model.task.unread(text)
     if dev is None:
         train, dev = held_out(train)
     texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}

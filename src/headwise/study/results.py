@@ -173,7 +173,7 @@ class Tables:
         quality = AGREEMENT if own else self.run.quality
         for measure, number in evaluation["numbers"].items():
             numbers[split, measure, ""] = Number(*number)
-        compared = {} if variant == FULL else comparison_names(self.plan.pruning, variant)
+        compared = {} if variant == FULL else comparison_names(self.run.sweeps, variant)
         orders = self.result(f"orders/{split}/{variant.name}").get("against", {})
         against = {**evaluation["against"], **orders}
         compared |= {name: name for name in orders}
@@ -286,7 +286,7 @@ class Tables:
             "train": getattr(sweep, "train", None),
             "compensate": bool(greedy and greedy.compensate),
             "settle": share_after_decision(sweep, variant),
-            "against": {**comparison_names(self.plan.pruning, variant), **orders},
+            "against": {**comparison_names(self.run.sweeps, variant), **orders},
             "best_other": self.result(f"orders/dev/{variant.name}").get("best"),
         }
 

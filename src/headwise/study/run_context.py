@@ -27,9 +27,9 @@ from headwise.qualities import AGREEMENT, QualityMeasure
 from headwise.study.plan import (
     LEFT_TO_TASK,
     GateSweep,
+    GreedySweep,
     Plan,
     Scoring,
-    Sweep,
     TextNames,
     TopKSweep,
 )
@@ -159,9 +159,9 @@ class RunContext:
             dev: AnyText
             train, dev = held_out(self.completed(data.train))
             return train if split == "train" else dev
-        return self.completed(getattr(data, split))
+        return self.completed(getattr(data, split), split != "train" or self.reads_targets)
 
-    def completed(self, spec: TextNames | None) -> AnyText:
+    def completed(self, spec: TextNames | None, reads_targets: bool = True) -> AnyText:
         """A text that the plan names, with what the given model must add to it."""
         text: AnyText = self.task.read(spec, cache=self.cache)
         if isinstance(self.plan.model, Architecture) or not isinstance(text, Text):
@@ -169,6 +169,9 @@ class RunContext:
         if not self.generates:
             return text
         given = self.load_given()
+        if not reads_targets:
+            unread: AnyText = given.task.unread(text)
+            return unread
         with self.progress.bar("the model's own translations"):
             completed: AnyText = given.task.completed(text, self.progress, self.outline)
         return completed
@@ -321,12 +324,30 @@ class RunContext:
         assert self.heads is not None
         return HeadMask.full(self.heads)
 
-    def sweep(self, variant: Variant) -> Sweep:
-        """The sweep of a variant, with what trains where the plan leaves it open."""
-        sweep = self.plan.pruning[variant.sweep_index]
-        if not isinstance(sweep, GateSweep | TopKSweep):
-            return sweep
-        return sweep.with_train(self.task.train_of(sweep))
+    def sweep(self, variant: Variant) -> GateSweep | TopKSweep | GreedySweep:
+        return self.sweeps[variant.sweep_index]
+
+    @cached_property
+    def sweeps(self) -> list[GateSweep | TopKSweep | GreedySweep]:
+        """The plan's sweeps, with what trains where it leaves that open. Raises HeadwiseError for what cannot train so."""
+        found = []
+        for sweep in self.plan.pruning:
+            if sweep.trains:
+                try:
+                    sweep = sweep.with_train(self.task.train_of(sweep))
+                except ValueError as error:
+                    raise HeadwiseError(f"[[pruning]] {error}") from None
+            found.append(sweep)
+        return found
+
+    @property
+    def reads_targets(self) -> bool:
+        """Whether anything reads the targets of the training text: training, an order of heads, or roles, which count
+        words there."""
+        for sweep in self.sweeps:
+            if isinstance(sweep, GreedySweep) or sweep.train != "distil":
+                return True
+        return not self.sweeps or bool(self.plan.roles.treebank)
 
     @property
     def main(self) -> bool:

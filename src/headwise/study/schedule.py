@@ -333,7 +333,7 @@ class Schedule:
             return Evaluate(split, variant, answer_step)
 
         others = []
-        for name in comparison_names(self.run.plan.pruning, variant).values():
+        for name in comparison_names(self.run.sweeps, variant).values():
             others += [other for other in self.variants_so_far if other.name == name]
         if split == "test":
             others = [other for other in others if self.is_tested(other)]

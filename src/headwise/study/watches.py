@@ -38,8 +38,8 @@ def doubts_of(
     (ratio, *_) = numbers.get(LENGTH, (None,))
     if ratio is not None and ratio < SHORT:
         yield (
-            f"{variant.name} writes {ratio:.2f} words for each word of the full model: text is missing. Train its weights "
-            "with a lower learning_rate, without dropout (train = 'apart'), or keep more heads."
+            f"{variant.name} writes {ratio:.2f} words for each word of the full model: text is missing. Keep more heads, or "
+            "train its weights longer, with a lower learning_rate, without dropout (train = 'distil' or 'apart')."
         )
     if variant.control != FINE_TUNED or FULL.name not in against:
         return

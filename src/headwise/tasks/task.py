@@ -123,14 +123,14 @@ class Task(ABC):
     def train_of(cls, options: GateTraining | Greedy) -> Train:
         """What trains, where the options name kinds of heads: as they say, or what harms a given model least.
 
-        Raises HeadwiseError for `distil` where other heads than those of an encoder, which a decoder reads, may go.
+        Raises HeadwiseError for `distil` unless only encoder heads of a translation model may go.
         """
         kinds = options.kinds or ()
         distils = set(kinds) == {"encoder-self"} and "translations" in cls.provides
         if options.train == "distil" and not distils:
             raise HeadwiseError(
                 "train = 'distil' teaches the encoder of a translation model what the whole encoder gives the decoder, but "
-                f"{' and '.join(kinds)} heads of {cls.noun} may go: take 'apart' or 'all', or kinds = ['encoder-self']."
+                f"{' and '.join(kinds)} heads of {cls.noun} may go: take 'all', or kinds = ['encoder-self']."
             )
         # λ counts against a loss in nats.
         penalties = several(getattr(options, "penalty", None))
@@ -183,6 +183,10 @@ class Task(ABC):
         text = self.text_of(text)
         self.check(text)
         return text
+
+    def unread(self, text: Any) -> Any:
+        """A training text whose targets nothing reads, so that the model need not write them."""
+        return self.completed(text)
 
     def dev_of_training(self, train: Any, dev: Any) -> Any:
         """What the dev loss of a training is measured on: the dev text, with targets made as those that are trained on."""

@@ -25,6 +25,12 @@ BATCH_TOKENS = 2520
 OWN = 0.25
 
 
+class UnreadTargets(ParallelText):
+    """One-sided text for a training that learns from sources alone: each sentence is its own target."""
+
+    made = "targets: none are read"
+
+
 class Translation(Task):
     """A model that writes the target side of pairs."""
 
@@ -64,6 +70,13 @@ class Translation(Task):
         self.check_generates()
         with shown("the model's own translations", progress) as report:
             return own_translations(self.hf, self.tokenizer, self.model_name, text, report, outline)
+
+    def unread(self, text: Any) -> Any:
+        text = self.text_of(text)
+        if not isinstance(text, Text):
+            return self.completed(text)
+        self.check_generates()
+        return UnreadTargets.from_pairs(zip(text, text, strict=True), text.name)
 
     def dev_of_training(self, train: Any, dev: Any) -> Any:
         """A model that learns its own translations drifts from references long before it is worse. Pairs whose targets it

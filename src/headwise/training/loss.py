@@ -1,6 +1,7 @@
 """The loss of a training, without the logits of a whole batch in memory.
 
-The model's own forward runs up to its output layer; the loss is label-smoothed cross-entropy (`loss_forward`).
+The model's own forward runs up to its output layer; the loss is label-smoothed cross-entropy (`loss_forward`), or what
+an encoder misses of another's states (`lost_states`).
 
 Positions × vocabulary is the largest tensor of a small translation model. Here the states are projected in chunks, and
 the forward pass also computes each chunk's gradient, while its softmax is in the cache. On CPU only target positions
@@ -37,6 +38,7 @@ CHUNK_ROWS = 256
 CPU_LOGITS = 2**24
 # Logits at once on other devices: 256 MB in float32.
 LOGITS = 2**26
+ALIKE = 1e-3  # of the sum of squares of states: the least that their variance is taken for
 
 
 class FusedCrossEntropy(torch.autograd.Function):
@@ -237,7 +239,9 @@ def lost_states(model: PreTrainedModel, whole: nn.Module, inputs: dict[str, Tens
         wanted = whole(**seen).last_hidden_state.float()
         there = inputs["attention_mask"].unsqueeze(-1).float()
         mean = (wanted * there).sum((0, 1)) / there.sum()
-        spread = ((wanted - mean).square() * there).sum()
+        # Tokens that are all alike have no variance.
+        least = ALIKE * (wanted.square() * there).sum()
+        spread = torch.maximum(((wanted - mean).square() * there).sum(), least)
     missed: Tensor = ((states - wanted).square() * there).sum() / spread
     return missed
 

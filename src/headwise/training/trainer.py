@@ -305,6 +305,7 @@ def train_model(
                 evaluating(model),
                 evaluating(training.whole or nn.Identity()),
                 in_float32(model),
+                in_float32(training.whole or nn.Identity()),
                 reloading(model),
                 capture(model, discovery, gates=gated.gates, explicit=explicit),
                 loss_forward(model, gated.before, gated.penalty, training.whole),
