@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import vl_convert
 
-COLOURS = {"gates": "#1f5fbf", "gradient's order": "#4f9d4f", "random heads": "#d9822b"}
+COLOURS = {"gradient's order": "#1f5fbf", "gates": "#4f9d4f", "random heads": "#d9822b"}
 
 
 def points(folder: Path) -> pd.DataFrame:
@@ -27,7 +27,7 @@ def points(folder: Path) -> pd.DataFrame:
         tables[-1]["model"] = file.parent.name
     drawn = pd.concat(tables)
     drawn["order"] = drawn.chosen.str.split().str[0]
-    names = dict(zip(["gates", "gradient", "random"], COLOURS, strict=True))
+    names = dict(zip(["gradient", "gates", "random"], COLOURS, strict=True))
     drawn["order"] = drawn.order.map(names)
     return drawn
 

@@ -27,9 +27,10 @@ def main() -> None:
     in_layer = Counter(head[0] for head in able)
 
     curve = pd.read_csv(sys.argv[2])
-    gates = curve[(curve.split == "test") & (curve.chosen == "gates")]
+    made = curve[(curve.split == "test") & curve.chosen.isin(["gradient", "gates"])]
     rows = []
-    for count, seed, heads in zip(gates.kept, gates.seed, gates.heads, strict=True):
+    points = zip(made.kept, made.chosen, made.seed, made.heads, strict=True)
+    for count, chosen, seed, heads in points:
         kept = heads.split()
         there = len(able & {*kept})
         kept_of_layer = Counter(head[0] for head in kept)
@@ -42,6 +43,7 @@ def main() -> None:
         rows.append(
             {
                 "kept": count,
+                "chosen": chosen,
                 "seed": seed,
                 "with_a_role": there,
                 "of": len(able),

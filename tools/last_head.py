@@ -1,15 +1,15 @@
-"""The curve of a translation model to its last encoder head, in BLEU: what gates choose, the gradient's order and random
-orders, all with equal training of the encoder.
+"""The curve of a translation model to its last encoder head, in BLEU: the gradient's order, random orders and what gates
+choose, all with equal training of the encoder.
 
     python tools/last_head.py firefox/en-pt mono.en dev.en dev.pt test.en test.pt work curve.csv
     python tools/last_head.py firefox/pt-en mono.pt dev.pt dev.en test.pt test.en work more.csv \
-        --count 10 --chosen gates --chosen "random 1" --seed 2 --seed 3
+        --count 10 --chosen gradient --chosen gates --seed 2 --seed 3
 
 The encoder learns the states of the whole one on mono.en, beside gates or after heads were removed (`train = "distil"`);
 the gradient is that of the dev text, with the model's own translations. A model that is finished is kept in the work
 folder, so that a killed run goes on. BLEU is of greedy search on dev and test, its change that to the whole model, with
-95 % intervals; gates_ahead is what gates of the same seed have more than an order. `--untrained` compares the same heads
-with the weights of the whole model, those of gates once their model is in the work folder.
+95 % intervals; ahead is what the gradient's order of the same seed has more. `--untrained` compares the same heads with
+the weights of the whole model, those of gates once their model is in the work folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headwise.pruning.fine_tuning import tune
 from headwise.training.trainer import TrainingRun
 
 COUNTS = [10, 24, 4, 16, 1]  # of encoder heads that stay
-CHOSEN = ["gates", "gradient", "random 1", "random 2", "random 3"]
+CHOSEN = ["gradient", "gates", "random 1", "random 2", "random 3"]
 TRAINING = hw.Training(batch_tokens=2520, label_smoothing=0.0)
 WARMUP = 10  # updates
 Point = tuple[str, int, int]  # how the heads were chosen, how many stay, seed
@@ -72,7 +72,7 @@ class Curve:
     work: Path
 
     def file(self, chosen: str, count: int, seed: int) -> Path:
-        return self.work / f"{chosen}-{count}-{seed}.json"
+        return self.work / f"{chosen}-{count}-{seed}-{self.epochs}.json"
 
     def smaller(self, chosen: str, count: int, seed: int, trains: bool) -> hw.Model:
         """The model with this number of encoder heads."""
@@ -142,7 +142,7 @@ def main() -> None:
             spent = time.process_time() - begun
             left = sorted(set(small.heads_left.kept) & set(model.heads.only(["encoder-self"])))
             heads = " ".join(f"{head.layer}/{head.head}" for head in left)
-            facts = {**translated(small), "heads": heads, "seconds": spent}
+            facts = {**translated(small), "heads": heads, "processor_seconds": spent}
             file.write_text(json.dumps(facts))
         made[chosen, count, seed] = json.loads(file.read_text())
         write(made, splits, given.table)
@@ -161,13 +161,15 @@ def write(
             row |= {"bleu": bleu.value, "low": bleu.low, "high": bleu.high}
             row |= {"difference": change.value, "difference_low": change.low}
             row |= {"difference_high": change.high, "p": change.p}
-            gates = places.get(("gates", count, seed), place)
-            if gates != place:
-                ahead = answers.change(gates, place)
-                row |= {"gates_ahead": ahead.value, "ahead_low": ahead.low}
+            best = places.get(("gradient", count, seed), place)
+            if best != place:
+                ahead = answers.change(best, place)
+                row |= {"ahead": ahead.value, "ahead_low": ahead.low}
                 row |= {"ahead_high": ahead.high}
             own = made[chosen, count, seed]
-            rows.append(row | {"seconds": own.get("seconds"), "heads": own["heads"]})
+            rows.append(
+                row | {"processor_seconds": own.get("processor_seconds"), "heads": own["heads"]}
+            )
     pd.DataFrame(rows).to_csv(table, index=False, float_format="%.4g")
     print(rows[-1], flush=True)
 
