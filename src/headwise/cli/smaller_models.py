@@ -87,8 +87,8 @@ def prune(
         list[str] | None,
         typer.Option(
             "--control",
-            help="another model to compare with, such as fine-tuned (all heads, trained as long) or random (as many random "
-            "heads); repeatable",
+            help="another model to compare with, such as random (as many random heads) or fine-tuned (all heads, trained as "
+            "long; not with --train distil); repeatable",
             hidden=True,
         ),
     ] = None,
