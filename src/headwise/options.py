@@ -180,10 +180,8 @@ class Search(Options):
     )
 
 
-RATES: dict[str | None, float] = {
-    "apart": 1e-4,
-    "distil": 1e-3,
-}  # of ways to train with one of their own
+# Of the ways to train that have a rate of their own.
+RATES: dict[str | None, float] = {"apart": 1e-4, "distil": 1e-3}
 WITHOUT_DROPOUT = ("apart", "distil", "gates")
 
 

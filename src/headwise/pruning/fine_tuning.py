@@ -53,10 +53,9 @@ def tune(
     """Remove the heads outside `mask`, then fine-tune the smaller model as a pruning run does, but without gates.
 
     The number of updates of weights, batches and their order, rates, schedule and averaging are the same; the decoder is
-    frozen where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model`, whose encoder
-    states are learnt with `distil`, does not
-    change; resumes from `training.work`. training: as the full model was trained. options.train: what trains, all
-    weights or low-rank changes.
+    frozen where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model` does not
+    change; resumes from `training.work`. training: as the full model was trained. options.train: what trains, and with
+    `distil` that the encoder of `model` is learnt from.
     """
     model.heads.only(kinds)  # raises for a kind that the model does not have
     smaller = model.remove(mask, grow=True)  # the mask obeys the unit that was asked for
