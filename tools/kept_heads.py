@@ -39,7 +39,7 @@ def main() -> None:
         for layer in map(str, range(LAYERS)):
             drawn = hypergeom(HEADS, in_layer[layer], kept_of_layer[layer])
             chance = np.convolve(chance, drawn.pmf(np.arange(HEADS + 1)))
-            mean += drawn.mean()
+            mean += kept_of_layer[layer] * in_layer[layer] / HEADS
         rows.append(
             {
                 "kept": count,
