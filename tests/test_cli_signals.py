@@ -197,7 +197,7 @@ class TestSignals:
             process.wait_until(further)
             process.send(number)
             ended, _, said = process.end()
-            assert ended == status and "Traceback" not in said
+            assert ended == status and "Traceback" not in said, said
             assert (
                 said.splitlines()[-1]
                 == "headwise: Stopped. Run the same command again to go on where it was."

@@ -347,7 +347,8 @@ class RunContext:
         for sweep in self.sweeps:
             if isinstance(sweep, GreedySweep) or sweep.train != "distil":
                 return True
-        return not self.sweeps or bool(self.plan.roles.treebank)
+        # Where none is named, the dev text is a part of the training text.
+        return not self.sweeps or bool(self.plan.roles.treebank) or self.plan.data.dev is None
 
     @property
     def main(self) -> bool:
