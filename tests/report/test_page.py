@@ -54,7 +54,7 @@ def test_text_from_the_run_is_text(report_page: Path) -> None:
     ("gone", "says"),
     [
         ("", []),
-        ("pruning.csv", ["How the gates closed", "What fewer heads cost"]),
+        ("pruning.csv", ["How it was pruned", "What fewer heads cost"]),
         ("translations", ["Translations side by side"]),
         ("heads.csv", ["How much each head matters"]),
         ("faithfulness.csv", []),

@@ -1,4 +1,4 @@
-"""How the gates closed: the animation, a curve for every head, how far they had settled; and the model's training.
+"""How it was pruned: the animation of gates, a curve for every head, how far they had settled; and the model's training.
 
 One rule says whether a gate is shut: its P(open) is below the decision line, as of the gates that are decided at the
 end. So the gates that are shut in the end are the heads that were removed.
@@ -106,7 +106,7 @@ class GateHistory:
 
 @section(
     "gates",
-    heading="How the gates closed",
+    heading="How it was pruned",
     question="When did each gate shut, and had the gates settled?",
     story=True,
     order=70,
