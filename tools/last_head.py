@@ -62,8 +62,8 @@ def orders_of(model: hw.Model, seed: int) -> dict[str, list[Head]]:
 
 @dataclass(frozen=True)
 class Curve:
-    """What its points are made from. text: sentences whose encoder states are learnt, as targets of themselves, which
-    nothing reads. dev: sentences with the model's own translations."""
+    """What its points are made from. text: sentences whose encoder states are learnt. dev: sentences with the model's own
+    translations."""
 
     model: hw.Model
     text: hw.ParallelText
@@ -117,8 +117,7 @@ def main() -> None:
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     model = hw.load(given.model)
-    lines = given.mono.read_text(encoding="utf-8").splitlines()
-    text = hw.ParallelText.from_pairs((line, line) for line in lines)
+    text = model.task.unread(model.task.read(given.mono))
     splits = {
         "dev": hw.ParallelText.read(given.dev_source, given.dev_target),
         "test": hw.ParallelText.read(given.source, given.target),

@@ -60,8 +60,8 @@ def forwards_of(build: Build) -> float:
     scoring = run.scoring
     match step:
         case Train():
-            builds = not isinstance(run.plan.model, str)
-            return builds * UPDATE * run.training.epochs * train
+            is_shape = not isinstance(run.plan.model, str)
+            return is_shape * UPDATE * run.training.epochs * train
         case RankHeads():
             sweep = step.sweep(run)
             if step.ranking.score in TEXTLESS_ORDERS:
@@ -73,9 +73,9 @@ def forwards_of(build: Build) -> float:
         case MakeControl() if step.facts.random_weights:
             return UPDATE * run.training.epochs * train
         case Prune():
-            trained = run.sweep(step.variant)
-            update = UPDATE * (WITHOUT_DECODER if trained.train == "distil" else 1.0)
-            return update * (trained.epochs or run.training.epochs) * train
+            options = run.sweep(step.variant)
+            update = UPDATE * (WITHOUT_DECODER if options.train == "distil" else 1.0)
+            return update * (options.epochs or run.training.epochs) * train
         case ScorePass():
             return dev * work.of_measures(step.measures)
         case ScoreUntrained():
