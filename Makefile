@@ -3,16 +3,16 @@
 #   make demo    the whole story      make check   format, lint, types
 #   make bench   the measurements in benchmarks/
 #   make tables  the tables of options and controls in docs/, from the classes
-#   make sentences  what the report says, in tests/report/sentences.txt: read the difference before you commit it
+#   make sentences  what the report says, in tests/faces/report/sentences.txt: read the difference before you commit it
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files and settings mutated, command lines mistyped, runs damaged and killed: MINUTES=60, SEED=0
 #   make planted  forty mistakes planted in the source, one at a time: which does the suite find? runs/planted.json; hours
-#   make families  what headwise makes of every class in transformers, in runs/families.csv, and src/headwise/families.csv,
+#   make families  what headwise makes of every class in transformers, in runs/families.csv, and src/headwise/models/families.csv,
 #                  the table that `headwise families` prints: an hour
 #   make docs    the Python reference and the site, in site/
 #   make package  sdist and wheel in dist/, and the wheel tried in an environment of its own
 #   make oldest  the tests but the slow ones, with the oldest versions that pyproject.toml allows; make newest, with the
-#                newest. ONLY=tests/attention takes a part of them.
+#                newest. ONLY=tests/models/attention takes a part of them.
 #   make gpu     what needs a GPU: tests marked cuda, then benchmarks/gpu.py. make gpu-wheels packs what it needs, for a
 #                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
@@ -70,11 +70,11 @@ tables: $(INSTALLED)
 	PYTHONPATH=tools $(BIN)/python tools/option_tables.py
 
 sentences: $(INSTALLED)
-	PYTHONPATH=tests $(BIN)/python -m report.sentences
+	PYTHONPATH=tests $(BIN)/python -m faces.report.sentences
 
 families: $(INSTALLED)
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_class.py runs/families.csv
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/attention/every_family.py
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/models/attention/every_class.py runs/families.csv
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/models/attention/every_family.py
 
 package: $(INSTALLED)
 	rm -rf dist

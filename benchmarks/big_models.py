@@ -26,9 +26,9 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headwise as hw
-from headwise.devices import peak_memory
-from headwise.tasks import objective
-from headwise.training.tokenizer import learn_subwords
+from headwise.models.devices import peak_memory
+from headwise.models.tasks import objective
+from headwise.models.training.tokenizer import learn_subwords
 
 NARROW = {
     "hidden_size": 512,

@@ -188,9 +188,9 @@ def translations(folders: list[Path], source: Path, beam: int, rounds: int, thre
     import torch
 
     import headwise as hw
+    from headwise.core.options import Engine, Search
     from headwise.data.lines import read_lines
-    from headwise.decoding.translator import translate
-    from headwise.options import Engine, Search
+    from headwise.models.decoding.translator import translate
 
     torch.set_num_threads(threads)
     lines = list(read_lines(source))

@@ -29,23 +29,23 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from utilisation import Facts, chip, model_flops
 
-from headwise.attention import capture
+from headwise.core.heads import Kind
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture, Search, Training
 from headwise.data.text import ParallelText
-from headwise.decoding.translator import Generate, translate
-from headwise.forecast import wait_for
-from headwise.heads import Kind
 from headwise.importance.measures import measure, passes
 from headwise.importance.passes import run_pass
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.options import Architecture, Search, Training
+from headwise.models.attention import capture
+from headwise.models.decoding.translator import Generate, translate
+from headwise.models.forecast import wait_for
+from headwise.models.model import Model
+from headwise.models.training.dropout import fast_dropout
+from headwise.models.training.loss import loss_forward
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.trainer import bfloat16
+from headwise.models.training.translation_model import build_model
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study.forecast import random_batch
-from headwise.training.dropout import fast_dropout
-from headwise.training.loss import loss_forward
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import bfloat16
-from headwise.training.translation_model import build_model
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from syncs import syncs

@@ -28,23 +28,23 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from headwise.answers import Answers, Similarities
-from headwise.folders import write_text
-from headwise.heads import HeadMap, Site
-from headwise.importance.curves import Curve, area_rows, curve_steps
-from headwise.importance.faithfulness import agreement
-from headwise.importance.ranks import spearman
-from headwise.importance.sums import SentenceSums
-from headwise.qualities import ACCURACY, BLEU, PERPLEXITY, SIMILARITY, WORD_ERROR_RATE
-from headwise.report.comparison import difference_of_changes
-from headwise.roles.probe import value_interval
-from headwise.statistics import (
+from headwise.core.answers import Answers, Similarities
+from headwise.core.folders import write_text
+from headwise.core.heads import HeadMap, Site
+from headwise.core.qualities import ACCURACY, BLEU, PERPLEXITY, SIMILARITY, WORD_ERROR_RATE
+from headwise.core.statistics import (
     auroc_interval,
     over_seeds,
     rank_interval,
     ratio_interval,
     t_margin,
 )
+from headwise.faces.report.comparison import difference_of_changes
+from headwise.importance.curves import Curve, area_rows, curve_steps
+from headwise.importance.faithfulness import agreement
+from headwise.importance.ranks import spearman
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.roles.probe import value_interval
 
 UNITS = (2, 3, 5, 10, 30, 200)
 COLUMNS = 50  # heads that share the lengths of one text

@@ -36,11 +36,11 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.lab.server import serve
-from headwise.lab.session import Session
-from headwise.options import Architecture
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.translation_model import build_model
+from headwise.core.options import Architecture
+from headwise.faces.lab.server import serve
+from headwise.faces.lab.session import Session
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.translation_model import build_model
 
 
 def main() -> None:

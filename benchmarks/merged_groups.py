@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.statistics import bootstrap, means_with_intervals, over_seeds
+from headwise.core.statistics import bootstrap, means_with_intervals, over_seeds
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from small_language_model import learn_tokenizer

@@ -33,11 +33,11 @@ from datasets import disable_progress_bars
 from torch.profiler import ProfilerActivity, profile
 from utilisation import Facts, chip, usage, where_time_goes
 
-from headwise.errors import HeadwiseError
-from headwise.folders import write_text
-from headwise.options import Architecture
-from headwise.progress import Progress
-from headwise.report import report as write_report
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import write_text
+from headwise.core.options import Architecture
+from headwise.core.progress import Progress
+from headwise.faces.report import report as write_report
 from headwise.study import Plan, read_plan, run_study
 from headwise.study.plan import GateSweep
 from headwise.study.run_context import RunContext

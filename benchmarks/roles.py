@@ -19,17 +19,17 @@ from pathlib import Path
 
 import torch
 
-from headwise.attention import discover
+from headwise.core.options import Architecture
 from headwise.data import embedded
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
-from headwise.options import Architecture
+from headwise.models.attention import discover
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.translation_model import build_model
 from headwise.roles.halves import in_half
 from headwise.roles.observation import Subject, on_treebank, run_model, treebank_batches
 from headwise.roles.rare import count_tokens
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.translation_model import build_model
 
 
 def main() -> None:

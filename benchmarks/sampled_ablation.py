@@ -42,17 +42,10 @@ import pandas as pd
 import torch
 
 import headwise as hw
-from headwise.attention import evaluating
-from headwise.folders import write_text
-from headwise.heads import HeadMap, Site
-from headwise.importance.ablation import (
-    adding,
-    empty_sums,
-    one_by_one,
-    recordings,
-    to_first_order,
-    unrecorded,
-)
+from headwise.core.folders import write_text
+from headwise.core.heads import HeadMap, Site
+from headwise.core.progress import silent
+from headwise.importance.ablation import adding, empty_sums, one_by_one, to_first_order
 from headwise.importance.control_variate import controlled, variation
 from headwise.importance.ranks import agreement_of, halves, spearman
 from headwise.importance.sample import (
@@ -64,10 +57,11 @@ from headwise.importance.sample import (
     times_ahead,
     tokens_of_heads,
 )
-from headwise.importance.sums import SentenceSums
 from headwise.importance.work import Workload
-from headwise.progress import silent
-from headwise.tasks.batches import Shuffled
+from headwise.models.attention import evaluating
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.evaluation.without_heads import recordings, unrecorded
+from headwise.models.tasks.batches import Shuffled
 
 SITE = Site("encoder-self", 0)
 MEASURE = "ablation.zero"

@@ -39,16 +39,16 @@ from transformers import (
     M2M100ForConditionalGeneration,
 )
 
-from headwise.attention import Discovery, discover
-from headwise.attention.output import run_layers
 from headwise.importance.ablation import ablate
 from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gradient import gradients
 from headwise.importance.lrp.relevance import Mode, relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.tasks import objective
-from headwise.tasks.objective import inputs_of
-from headwise.training.token_batches import IGNORED
+from headwise.models.attention import Discovery, discover
+from headwise.models.attention.output import run_layers
+from headwise.models.tasks import objective
+from headwise.models.tasks.objective import inputs_of
+from headwise.models.training.token_batches import IGNORED
 
 ORIGINAL = {
     "seconds": 11.2,

@@ -37,19 +37,19 @@ import numpy as np
 import pandas as pd
 from sacrebleu.metrics.bleu import BLEU
 
+from headwise.core.folders import write_text
+from headwise.core.heads import KINDS, Kind
+from headwise.core.options import Gates
+from headwise.core.progress import Progress
+from headwise.core.statistics import interval
 from headwise.data.text import ParallelText, read_lines
-from headwise.decoding.bleu import translation_answers
-from headwise.decoding.translator import Generate, translate
-from headwise.folders import write_text
-from headwise.heads import KINDS, Kind
-from headwise.loading import load
-from headwise.options import Gates
-from headwise.progress import Progress
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.translator import Generate, translate
+from headwise.models.loading import load
+from headwise.models.training.token_batches import Encoded
+from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.prune import prune_by_training
-from headwise.statistics import interval
 from headwise.study import Plan, read_plan, run_study
-from headwise.training.token_batches import Encoded
-from headwise.training.trainer import TrainingRun
 
 Wanted = int | Mapping[Kind, int]
 ENCODER: tuple[Kind, ...] = ("encoder-self",)

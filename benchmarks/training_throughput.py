@@ -134,11 +134,11 @@ def train_headwise(options: argparse.Namespace) -> None:
     """headwise's own training, with the pace as a callback."""
     from transformers import TrainerCallback
 
-    from headwise.attention import discover
-    from headwise.options import Architecture, Training
-    from headwise.training.token_batches import IGNORED
-    from headwise.training.trainer import TrainingRun, train_model
-    from headwise.training.translation_model import build_model
+    from headwise.core.options import Architecture, Training
+    from headwise.models.attention import discover
+    from headwise.models.training.token_batches import IGNORED
+    from headwise.models.training.trainer import TrainingRun, train_model
+    from headwise.models.training.translation_model import build_model
 
     shape = Architecture(
         norm="post",
@@ -193,8 +193,8 @@ def train_headwise(options: argparse.Namespace) -> None:
 def prepare(options: argparse.Namespace, max_length: int) -> tuple[Any, Any]:
     """headwise's tokenizer and encoded text; written for JoeyNMT as ids, without the end that it adds itself."""
     from headwise.data.text import ParallelText
-    from headwise.training.token_batches import Encoded
-    from headwise.training.tokenizer import learn_subwords
+    from headwise.models.training.token_batches import Encoded
+    from headwise.models.training.tokenizer import learn_subwords
 
     text = ParallelText.read(
         *(options.data / f"train.{language}.gz" for language in options.languages)

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.profiler import profile
 from transformers import AutoTokenizer
 
-from headwise.attention import kernel
-from headwise.errors import HeadwiseError
-from headwise.forecast import best, drawn
-from headwise.options import Architecture, Training
+from headwise.core.errors import HeadwiseError
+from headwise.core.options import Architecture, Training
+from headwise.models.attention import kernel
+from headwise.models.forecast import best, drawn
+from headwise.models.training.trainer import bfloat16
 from headwise.study.run_context import RunContext
-from headwise.training.trainer import bfloat16
 
 CALLS = 20  # matrix products between two looks at the clock
 SAMPLE = 20_000  # training pairs whose lengths are looked at

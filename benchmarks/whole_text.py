@@ -26,19 +26,19 @@ import torch
 from accelerate import PartialState
 from datasets import disable_progress_bars
 
-from headwise.attention import evaluating
+from headwise.core.options import Architecture, Greedy
+from headwise.core.units import left_by_step
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.evaluation.losses import measure_losses
 from headwise.importance.passes import run_passes
-from headwise.model import Model
-from headwise.options import Architecture, Greedy
+from headwise.models.attention import evaluating
+from headwise.models.evaluation.losses import measure_losses
+from headwise.models.model import Model
+from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.objective import predict
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.translation_model import build_model
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
-from headwise.tasks.batches import Batches
-from headwise.tasks.objective import predict
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.translation_model import build_model
-from headwise.units import left_by_step
 from roles import peak
 
 SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one of each pass

@@ -32,19 +32,19 @@ import torch
 from transformers.trainer_callback import TrainerCallback
 
 from headwise import Treebank, load, score
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import write_text
+from headwise.core.options import Architecture
+from headwise.core.progress import Progress, silent
 from headwise.data.text import ParallelText
-from headwise.errors import HeadwiseError
-from headwise.folders import write_text
-from headwise.model import Model
-from headwise.options import Architecture
-from headwise.progress import Progress, silent
+from headwise.models.model import Model
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.trainer import TrainingRun, converge
+from headwise.models.training.translation_model import build_model
 from headwise.roles.role import category
 from headwise.roles.role_data import RoleTexts
 from headwise.roles.role_tests import find_roles
 from headwise.study.plan import read_plan
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import TrainingRun, converge
-from headwise.training.translation_model import build_model
 
 SENTENCES = 300
 PAIRS = 200

@@ -33,21 +33,21 @@ import torch
 
 import headwise
 import test_fuzz as fuzz
-from engines.pruned import language_model, uneven
-from headwise import cli
+from headwise.core.errors import HeadwiseError
+from headwise.core.layout import HeadMask
+from headwise.core.progress import Progress
 from headwise.data import embedded
-from headwise.errors import HeadwiseError
-from headwise.layout import HeadMask
-from headwise.progress import Progress
+from headwise.faces import cli
 from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module
-from marian import toolkit_models
+from models.engines.pruned import language_model, uneven
+from models.marian import toolkit_models
+from models.tasks.askers import asker, sentences
+from models.tasks.hearers import hearer, recordings
 from study import dying
 from study.studies import TINY, again, different, numbers, plan_of
 from study.test_damage import DAMAGES, after_damage, files_of
 from study.test_kills import POINTS
-from tasks.askers import asker, sentences
-from tasks.hearers import hearer, recordings
 
 FULL = {"settings": 2_000, "texts": 40_000, "command lines": 2_000, "damages": 250, "kills": 25}
 SHARES = {"settings": 0.05, "texts": 0.3, "command lines": 0.3, "damages": 0.3, "kills": 0.05}

@@ -27,14 +27,14 @@ from going_on import (  # noqa: F401 - hooks
     pytest_collection_modifyitems,
     pytest_xdist_make_scheduler,
 )
-from headwise import cli
 from headwise.data.embedded import write_parallel
-from headwise.engines.engine import engine
+from headwise.faces import cli
+from headwise.faces.report.page import section
 from headwise.importance.measures import measure
-from headwise.loading import load
-from headwise.model import Model
+from headwise.models.engines.engine import engine
+from headwise.models.loading import load
+from headwise.models.model import Model
 from headwise.pruning.controls import control
-from headwise.report.page import section
 from headwise.roles.role import role
 from headwise.study import make_plan, run_study
 from shared import SHARED, changed, made_once

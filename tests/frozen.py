@@ -496,7 +496,7 @@ def call(line: list[str], log: Path) -> None:
     """One command, as a user writes it; what it says goes to `log`."""
     import torch
 
-    from headwise.cli import main as headwise
+    from headwise.faces.cli import main as headwise
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

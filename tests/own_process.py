@@ -24,7 +24,7 @@ from unittest import mock
 FORKING = get_context("forkserver")
 PATIENCE = 200  # seconds until a process that hangs is killed, before its test is
 FORKING.set_forkserver_preload(
-    ["transformers.trainer_seq2seq", "headwise.cli", "headwise.study.study"]
+    ["transformers.trainer_seq2seq", "headwise.faces.cli", "headwise.study.study"]
 )
 
 
@@ -85,7 +85,7 @@ def begin(
 
 
 def headwise(*words: Any) -> None:
-    from headwise import cli
+    from headwise.faces import cli
 
     sys.argv = ["headwise", *map(str, words)]
     cli.main()

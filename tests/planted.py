@@ -46,38 +46,38 @@ class Defect:
 DEFECTS = (
     # attention
     Defect(
-        "attention/kernel.py",
+        "models/attention/kernel.py",
         "return pairs.tril(keys.shape[1] - queries.shape[1])",
         "return pairs.tril()",
         "wrong offset: with a cache the last query is not the last token",
     ),
     Defect(
-        "attention/kernel.py",
+        "models/attention/kernel.py",
         "gate.repeat_interleave(batch // gate.shape[0], 0)[:, None, :, None]",
         "gate.repeat(batch // gate.shape[0], 1)[:, None, :, None]",
         "wrong axis order: the gates of one sentence go to the beams of another",
     ),
     Defect(
-        "attention/capture.py",
+        "models/attention/capture.py",
         "        block.callback(model.register_forward_pre_hook(restart).remove)\n        yield",
         "        yield",
         "lost reset: after a failed forward the layers of a shared module are shifted",
     ),
     Defect(
-        "attention/matrices.py",
+        "models/attention/matrices.py",
         "rows[:, -self.outputs().shape[2] :]",
         "rows[:, : self.outputs().shape[2]]",
         "wrong slice: the first rows of a fused projection are not its values",
     ),
     Defect(
-        "attention/removal.py",
+        "models/attention/removal.py",
         "module.key_value_origin = [origin[head] for head in key_heads]",
         "module.key_value_origin = list(key_heads)",
         "wrong head index after removal: of the model cut before, not of the first one",
     ),
     # importance, relevance
     Defect(
-        "importance/recorded_batch.py",
+        "models/evaluation/recorded_batch.py",
         "other[asking] = asking.roll(-1)",
         "other[asking] = asking.roll(1)",
         "wrong direction: the sentence before, not the next one",
@@ -95,13 +95,13 @@ DEFECTS = (
         "wrong denominator: sentences without a predicted token count",
     ),
     Defect(
-        "importance/mean_outputs.py",
+        "models/evaluation/mean_outputs.py",
         "output = call.output * queries[..., None, None]",
         "output = call.output",
         "padding counted in a mean",
     ),
     Defect(
-        "importance/sums.py",
+        "models/evaluation/sums.py",
         "units = float(effective_units(counts))",
         "units = float(len(counts))",
         "wrong number of units: long and short sentences say equally much",
@@ -162,7 +162,7 @@ DEFECTS = (
     ),
     # evaluation, statistics
     Defect(
-        "answers.py",
+        "core/answers.py",
         "drawn = self.quality.change(self.drawn(to, seed), self.drawn(model, seed))",
         "drawn = self.quality.change(self.drawn(model, seed), self.drawn(to, seed))",
         "interval of the wrong side",
@@ -174,19 +174,19 @@ DEFECTS = (
         "lost order: recordings in the order of batches",
     ),
     Defect(
-        "statistics.py",
+        "core/statistics.py",
         "p: np.ndarray = 2 * student.sf(",
         "p: np.ndarray = student.sf(",
         "one side of a p of two sides",
     ),
     Defect(
-        "statistics.py",
+        "core/statistics.py",
         "rest = np.where(asked, sums - sums.sum(0) / total * counts, 0) / without",
         "rest = np.where(asked, sums - sums.sum(0) / total * counts, 0)",
         "wrong denominator: a left-out unit does not shorten the text",
     ),
     Defect(
-        "answers.py",
+        "core/answers.py",
         "(apart >= apart[0] - 1e-12).mean()",
         "(apart > apart[0] + 1e-12).mean()",
         "the exact test does not count the difference itself",
@@ -218,26 +218,26 @@ DEFECTS = (
     ),
     # training
     Defect(
-        "training/loss.py",
+        "models/training/loss.py",
         'count += int((tensors["labels"] != IGNORED).sum())',
         'count += tensors["labels"].numel()',
         "padding counted in the dev loss",
     ),
     Defect(
-        "training/token_batches.py",
+        "models/training/token_batches.py",
         "random = np.random.default_rng((self.seed, self.epoch))",
         "random = np.random.default_rng(self.seed)",
         "lost seed: the same order in every epoch",
     ),
     Defect(
-        "training/token_batches.py",
+        "models/training/token_batches.py",
         "return digest([text.fingerprint, type(model).__name__, languages, rules])",
         "return digest([text.fingerprint, type(model).__name__, languages])",
         "token ids of another tokenizer of the same class are taken",
     ),
     # tasks, data
     Defect(
-        "tasks/objective.py",
+        "models/tasks/objective.py",
         'there = {**there, "source": there["source"] & batch["counted"]}',
         'there = {**there, "source": there["source"]}',
         "dropped mask: tokens that two windows share count twice",
@@ -275,27 +275,27 @@ DEFECTS = (
     ),
     # report
     Defect(
-        "report/comparison.py",
+        "faces/report/comparison.py",
         "low = b - a - math.hypot(b - low_b, high_a - a)",
         "low = b - a - math.hypot(b - low_b, a - low_a)",
         "wrong end of an interval in a difference",
     ),
     Defect(
-        "report/quality_curves.py",
+        "faces/report/quality_curves.py",
         "quality.moved(base, -quality.better * limit)",
         "quality.moved(base, quality.better * limit)",
         "wrong sign: the allowed loss is a gain",
     ),
     # engines
     Defect(
-        "engines/gguf_tensors.py",
+        "models/engines/gguf_tensors.py",
         "factors = plain / actual",
         "factors = actual / plain",
         "swapped pair: rotary frequencies are multiplied, not divided",
     ),
     # lab
     Defect(
-        "lab/predictor.py",
+        "faces/lab/predictor.py",
         "effects[[indices_on[trial] for trial in group]] = after - before",
         "effects[list(group)] = after - before",
         "wrong head index where a head is off already",

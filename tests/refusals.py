@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 
 
 def refuses(call: Callable[[], object], words: str) -> str:

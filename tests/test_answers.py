@@ -11,10 +11,9 @@ import pytest
 import sacrebleu
 from scipy.stats import spearmanr
 
-from headwise.answers import Answers, Similarities, read_answers
-from headwise.decoding.bleu import translation_answers
-from headwise.errors import HeadwiseError
-from headwise.qualities import (
+from headwise.core.answers import Answers, Similarities, read_answers
+from headwise.core.errors import HeadwiseError
+from headwise.core.qualities import (
     ACCURACY,
     BLEU,
     CHRF,
@@ -25,13 +24,14 @@ from headwise.qualities import (
     Number,
     QualityMeasure,
 )
-from headwise.statistics import (
+from headwise.core.statistics import (
     draws,
     effective_units,
     interval,
     paired_bootstrap_p,
     proportion_interval,
 )
+from headwise.models.decoding.bleu import translation_answers
 
 SEED = 3
 Worth = Callable[[int, np.ndarray], float]  # of a model on the units at some places

@@ -16,18 +16,18 @@ import torch
 from typer.testing import CliRunner
 
 import headwise as hw
-from attention.families import build
-from headwise import model as models
-from headwise import placement
-from headwise.attention import is_offloaded
-from headwise.attention.discover import probe
-from headwise.cli import app
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
 from headwise.data.embedded import write_treebank
-from headwise.errors import HeadwiseError
-from headwise.heads import Head
-from headwise.layout import HeadMask
-from tasks.askers import IDS, asker, lines, pairs
-from training.letters import letters
+from headwise.faces.cli import app
+from headwise.models import model as models
+from headwise.models import placement
+from headwise.models.attention import is_offloaded
+from headwise.models.attention.discover import probe
+from models.attention.families import build
+from models.tasks.askers import IDS, asker, lines, pairs
+from models.training.letters import letters
 
 MEASURES = [
     "confidence",

@@ -37,11 +37,9 @@ from transformers import (
 from typer.main import get_command
 
 import headwise as hw
-from headwise import cli
-from headwise.data.embedded import write_parallel
-from headwise.folders import Folder
-from headwise.importance.measures import CURVES, FAITHFULNESS, usual
-from headwise.options import (
+from headwise.core.folders import Folder
+from headwise.core.measured import choose_smallest
+from headwise.core.options import (
     FULL_LENGTH,
     METHODS,
     Architecture,
@@ -52,8 +50,10 @@ from headwise.options import (
     Search,
     Training,
 )
-from headwise.progress import Progress
-from headwise.pruning.measured import choose_smallest
+from headwise.core.progress import Progress
+from headwise.data.embedded import write_parallel
+from headwise.faces import cli
+from headwise.importance.measures import CURVES, FAITHFULNESS, usual
 from headwise.study import make_plan, run_study
 from study.studies import measured_in
 
@@ -932,7 +932,7 @@ class TestStart:
     def test_help_and_import_are_quick(self) -> None:
         """Everything heavy is loaded when it is used."""
         heavy = "[m for m in ('torch', 'transformers', 'datasets', 'pandas') if m in sys.modules]"
-        code = f"import sys, headwise.cli; assert callable(headwise.report); assert dir(headwise); assert {heavy} == []"
+        code = f"import sys, headwise.faces.cli; assert callable(headwise.report); assert dir(headwise); assert {heavy} == []"
         for words in (
             ["-c", code],
             ["-m", "headwise", "--help"],
@@ -946,7 +946,7 @@ class TestStart:
         assert all(getattr(hw, name) for name in hw.__all__) and set(dir(hw)) == set(hw.__all__)
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
             hw.nothing  # type: ignore[attr-defined]  # noqa: B018
-        importlib.import_module("headwise.report.page")
+        importlib.import_module("headwise.faces.report.page")
         assert callable(hw.report), "the room of the same name does not hide the function"
 
     @pytest.mark.parametrize("words", [[], ["--help"], ["study", "--help"]])

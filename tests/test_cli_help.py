@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from headwise import cli
+from headwise.faces import cli
 from headwise.importance.measures import measure, usual
 
 Call = Callable[..., tuple[int, str, str]]

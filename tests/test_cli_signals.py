@@ -19,11 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import headwise as hw
-from headwise import HeadwiseError, cli
-from headwise.cli.signals import Stopped, resumable, stoppable
+from headwise import HeadwiseError
+from headwise.core.errors import WriteError
+from headwise.core.progress import Progress
 from headwise.data.embedded import write_parallel
-from headwise.errors import WriteError
-from headwise.progress import Progress
+from headwise.faces import cli
+from headwise.faces.cli.signals import Stopped, resumable, stoppable
 from headwise.study import make_plan, run_study
 from own_process import Running, headwise, two
 

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 import headwise as hw
-from headwise.cli.terminal import show_heads, show_kept, show_quality
-from headwise.evaluation.quality import Quality
-from headwise.grid import HeadGrid
-from headwise.heads import HeadMap, score_table
-from headwise.layout import HeadMask
+from headwise.core.grid import HeadGrid
+from headwise.core.heads import HeadMap, score_table
+from headwise.core.layout import HeadMask
+from headwise.faces.cli.terminal import show_heads, show_kept, show_quality
+from headwise.models.evaluation.quality import Quality
 from headwise.roles.role_tests import Roles
-from tasks import askers
+from models.tasks import askers
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
 MEASURES = ("gradient", "ablation.zero", "lrp.alpha-beta.signed", "attention-gradient")

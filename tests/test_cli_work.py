@@ -8,11 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from headwise.cli.work import Work, default_folder
-from headwise.errors import HeadwiseError
-from headwise.folders import Folder
-from headwise.result import Result
-from tasks.askers import asker, lines
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder
+from headwise.core.result import Result
+from headwise.faces.cli.work import Work, default_folder
+from models.tasks.askers import asker, lines
 
 
 class One(Result):

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from headwise.declarations import Declaration, Declarations
-from headwise.engines.engine import engine
-from headwise.errors import HeadwiseError
+from headwise.core.declarations import Declaration, Declarations
+from headwise.core.errors import HeadwiseError
+from headwise.faces.report.page import section
 from headwise.importance.measures import measure
+from headwise.models.engines.engine import engine
 from headwise.pruning.controls import control
-from headwise.report.page import section
 from headwise.roles.role import role
 
 
@@ -25,7 +25,7 @@ class Colour(Declaration):
 
 
 def table() -> Declarations[Colour]:
-    return Declarations("colour", Colour, "headwise.marian", "headwise.colours", "names")
+    return Declarations("colour", Colour, "headwise.models.marian", "headwise.colours", "names")
 
 
 def test_a_script_declares_and_finds() -> None:
@@ -58,7 +58,9 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 def test_rows_of_our_own_name_their_home() -> None:
     colour = table()
     colour.row("blue", home="network:build", warm=False)
-    assert colour.own["blue"].home == ("headwise.marian.network", "build") and not colour.added
+    assert (
+        colour.own["blue"].home == ("headwise.models.marian.network", "build") and not colour.added
+    )
     with pytest.raises(HeadwiseError, match="'blue' is declared twice"):
         colour("blue")(lambda: None)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from headwise.cli.studies import demo_texts
+from headwise.faces.cli.studies import demo_texts
 from headwise.study import read_plan
 
 DEMO = Path(str(files("headwise.data") / "demo"))

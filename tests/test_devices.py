@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.devices import usable
-from headwise.errors import HeadwiseError
-from headwise.progress import Progress
+from headwise.core.errors import HeadwiseError
+from headwise.core.progress import Progress
+from headwise.models.devices import usable
 from headwise.study import make_plan, run_study
 
 

@@ -30,9 +30,9 @@ from pydantic_core import PydanticUndefined
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
-from headwise import cli
+from headwise.core.progress import Progress
 from headwise.data.embedded import write_parallel
-from headwise.progress import Progress
+from headwise.faces import cli
 from headwise.study import Plan, make_plan, run_study
 
 ROOT = Path(__file__).parents[1]

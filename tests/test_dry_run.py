@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headwise.cli import app
-from tasks.askers import asker, lines
+from headwise.faces.cli import app
+from models.tasks.askers import asker, lines
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.heads import Site
-from headwise.importance.gradient import refuse_unsound
-from headwise.importance.sums import check_finite
+from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.heads import Site
+from headwise.models.evaluation.soundness import refuse_unsound
+from headwise.models.evaluation.sums import check_finite
 
 NAMES = ["ablation.zero", "gradient", "encoder-self", "GGUF"]
 SITE = Site("cross", 0)

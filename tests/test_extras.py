@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from headwise.cli.resources import lab
 from headwise.data.treebank import Treebank
-from headwise.engines import sentence_module
+from headwise.faces.cli.resources import lab
+from headwise.models.engines import sentence_module
 from headwise.pruning.gate_training import lora_layers
 from headwise.roles import alignment
 from headwise.speech.recordings import samples
 from headwise.study.ray_executor import import_ray
-from tasks.askers import asker
+from models.tasks.askers import asker
 
 ROOT = Path(__file__).parents[1]
 

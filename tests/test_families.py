@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attention.every_family import ABILITIES, WRITTEN, family_row
 from fences import families
-from headwise.cli import app
-from headwise.errors import HeadwiseError
-from headwise.families import family_rows
+from headwise.core.errors import HeadwiseError
+from headwise.faces.cli import app
+from headwise.models.families import family_rows
+from models.attention.every_family import ABILITIES, WRITTEN, family_row
 
 RUN_AGAIN = ("bert", "bloom", "qwen3", "marian", "olmo2", "xlnet")
 

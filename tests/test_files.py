@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headwise.errors import HeadwiseError
-from headwise.folders import below, checked_name, is_inside, is_name
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import below, checked_name, is_inside, is_name
 
 SOURCE = Path(__file__).parents[1] / "src" / "headwise"
-ROOMS = ("report", "study", "data", "lab", "hub.py", "model_files.py")
+ROOMS = ("study", "data", "faces/report", "faces/lab", "faces/hub.py", "models/model_files.py")
 # What holds paths in these rooms: a `/` behind one of these names joins paths, and divides nothing.
 FOLDERS = {
     "cache",
@@ -127,12 +127,12 @@ def test_a_path_made_otherwise_is_seen(text: str) -> None:
 
 
 OWN_JSON = {  # what we wrote, or tables with sentences of their own (test_fuzz.py)
-    "folders.py",
-    "heads.py",
-    "layout.py",
+    "core/folders.py",
+    "core/heads.py",
+    "core/layout.py",
     "data/catalogue.py",
     "study/results.py",
-    "training/trainer.py",
+    "models/training/trainer.py",
 }
 
 

@@ -16,11 +16,11 @@ from huggingface_hub.utils import are_progress_bars_disabled
 from transformers import GPT2LMHeadModel
 
 import headwise as hw
+from headwise.core.progress import without_bars
 from headwise.data.embedded import write_treebank
-from headwise.progress import without_bars
+from models.tasks.askers import asker, lines, pairs, sentences
+from models.tasks.test_classifiers import classifier, drawn
 from refusals import refuses
-from tasks.askers import asker, lines, pairs, sentences
-from tasks.test_classifiers import classifier, drawn
 
 
 class Frame:

@@ -14,15 +14,8 @@ from pathlib import Path
 import pytest
 
 import headwise as hw
-from headwise.errors import HeadwiseError
-from headwise.folders import (
-    PAGES,
-    RESULTS,
-    SUMS,
-    Folder,
-    output_file,
-    write_file,
-)
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import PAGES, RESULTS, SUMS, Folder, output_file, write_file
 from headwise.study import Plan
 from headwise.study.ownership import refuse_others
 
@@ -58,8 +51,8 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], li
 
     for name in ("load", "score", "roles", "align", "evaluate", "export"):
         monkeypatch.setattr(hw, name, work)
-    monkeypatch.setattr(importlib.import_module("headwise.hub"), "push", work)
-    comparison = importlib.import_module("headwise.report.comparison")
+    monkeypatch.setattr(importlib.import_module("headwise.faces.hub"), "push", work)
+    comparison = importlib.import_module("headwise.faces.report.comparison")
     monkeypatch.setattr(comparison, "read_comparison", work)
     model = tmp_path / "given"
     model.mkdir()

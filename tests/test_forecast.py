@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headwise import forecast
-from headwise.forecast import Forecast, batch_positions, best, few_sentences, text_seconds
-from tasks.askers import asker, lines, pairs
+from headwise.models import forecast
+from headwise.models.forecast import Forecast, batch_positions, best, few_sentences, text_seconds
+from models.tasks.askers import asker, lines, pairs
 
 
 def test_a_batch_is_not_too_long_to_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:

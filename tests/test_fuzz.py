@@ -24,13 +24,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from scipy.io import wavfile
 
-from headwise import cli, marian_files
+from headwise.core.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
+from headwise.core.heads import Head, HeadMap, read_table, save_table, score_table
+from headwise.core.layout import HeadMask
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.data.treebank import Treebank
-from headwise.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
-from headwise.heads import Head, HeadMap, read_table, save_table, score_table
-from headwise.layout import HeadMask
+from headwise.faces import cli
+from headwise.models.marian import files as marian_files
 from headwise.roles.alignment import read_links
 from headwise.speech.recordings import Speech, samples
 from headwise.study import read_plan

@@ -21,14 +21,14 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.core.options import Architecture
+from headwise.core.progress import Progress
 from headwise.data.embedded import write_treebank
-from headwise.options import Architecture
-from headwise.progress import Progress
+from headwise.models.training.translation_model import build_model
 from headwise.study import make_plan, run_study
-from headwise.training.translation_model import build_model
+from models.tasks.askers import asker, lines, pairs
+from models.training.letters import letters
 from roles import aligning
-from tasks.askers import asker, lines, pairs
-from training.letters import letters
 
 QUIET = Progress(quiet=True)
 MEASURES = ["confidence", "gradient", "lrp", "ablation.zero", "gating.facilitating"]

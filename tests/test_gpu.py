@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from attention.families import FAMILIES, batch, eager, output, real, tiny
-from headwise.attention import capture, discover
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture
+from headwise.core.progress import Progress
 from headwise.importance.measures import facts, resolve_measures
-from headwise.layout import HeadMask
-from headwise.options import Architecture
-from headwise.progress import Progress
+from headwise.models.attention import capture, discover
+from headwise.models.training.loss import loss_forward
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study import make_plan, run_study
 from headwise.study.forecast import blank, random_batch
-from headwise.training.loss import loss_forward
-from tasks.askers import asker, lines, pairs
+from models.attention.families import FAMILIES, batch, eager, output, real, tiny
+from models.tasks.askers import asker, lines, pairs
 
 DEVICE = "cuda"
 MEASURES = resolve_measures(["all"])

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from headwise.grid import MOST_TOOLTIPS, HeadGrid, Scale, side_by_side
-from headwise.heads import Head, HeadMap
-from headwise.layout import HeadMask
-from headwise.theme import LIGHT, blend, ranges
+from headwise.core.grid import MOST_TOOLTIPS, HeadGrid, Scale, side_by_side
+from headwise.core.heads import Head, HeadMap
+from headwise.core.layout import HeadMask
+from headwise.core.theme import LIGHT, blend, ranges
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
 FIRST = Head("encoder-self", 0, 1)
@@ -133,8 +133,8 @@ def test_colours_are_mixed_between_neighbours() -> None:
 def test_pictures_need_neither_torch_nor_pandas() -> None:
     code = (
         "import sys\n"
-        "from headwise.grid import HeadGrid\n"
-        "from headwise.heads import HeadMap\n"
+        "from headwise.core.grid import HeadGrid\n"
+        "from headwise.core.heads import HeadMap\n"
         "assert '<svg' in HeadGrid(HeadMap({'cross': (2,)})).html()\n"
         "assert not {'torch', 'pandas', 'rich'} & set(sys.modules)\n"
     )

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.heads import Head, HeadMap
-from headwise.layout import HeadMask
+from headwise.core.heads import Head, HeadMap
+from headwise.core.layout import HeadMask
 
 ONE = HeadMap({"decoder-self": (4, 4)}, {"decoder-self": (2, 2)})
 TWO = HeadMap({"encoder-self": (2, 2), "decoder-self": (2, 2), "cross": (2, 2)})

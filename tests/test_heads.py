@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.errors import HeadwiseError
-from headwise.folders import write_once, write_text
-from headwise.heads import (
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import write_once, write_text
+from headwise.core.heads import (
     COLUMNS,
     KINDS,
     SCORED,
@@ -25,7 +25,7 @@ from headwise.heads import (
     save_table,
     score_table,
 )
-from headwise.layout import HeadMask
+from headwise.core.layout import HeadMask
 
 MAP = HeadMap({"cross": (4, 0), "encoder-self": (2, 3, 4)}, {"encoder-self": (1, 3, 2)})
 LAYOUT = {

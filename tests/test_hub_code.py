@@ -34,7 +34,7 @@ LOAD = """
 import json, os, pathlib, sys
 import transformers
 import headwise as hw
-from headwise.loading import task_class
+from headwise.models.loading import task_class
 
 fetched = {}
 for how in (hw.load, task_class, transformers.MarianMTModel.from_pretrained):

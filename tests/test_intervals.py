@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from benchmarks import intervals
 
-from headwise import statistics
+from headwise.core import statistics
 
 METHODS = Path(__file__).parents[1] / "docs" / "methods"
 

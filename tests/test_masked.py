@@ -20,11 +20,11 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.heads import Head
-from headwise.layout import HeadMask
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
 from importance.asking import worded
+from models.training.letters import END, LETTERS, PAD, letters
 from refusals import refuses
-from training.letters import END, LETTERS, PAD, letters
 
 SIZE = 8  # of a head
 OFF = [(0, 1), (1, 3)]  # layer and head

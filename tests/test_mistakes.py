@@ -12,9 +12,9 @@ import pytest
 from safetensors.torch import save_file
 
 import headwise as hw
-from tasks.askers import asker, embedder, sentences
-from tasks.hearers import hearer, recordings
-from tasks.test_classifiers import classifier
+from models.tasks.askers import asker, embedder, sentences
+from models.tasks.hearers import hearer, recordings
+from models.tasks.test_classifiers import classifier
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n"
 TREE = "1\tAnna\tAnna\tPROPN\t_\t_\t0\troot\t_\t_\n\n"

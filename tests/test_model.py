@@ -25,21 +25,21 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from attention.families import STACK, T5, batch, build, output, tiny
-from headwise.attention import start_token
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import MODEL, SUMS, to_sums
+from headwise.core.heads import KINDS, Head, Site
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture
 from headwise.data.text import ParallelText
-from headwise.errors import HeadwiseError
-from headwise.folders import MODEL, SUMS, to_sums
-from headwise.heads import KINDS, Head, Site
-from headwise.layout import HeadMask
-from headwise.loading import load
-from headwise.model import Model
-from headwise.model_files import MARK, WEIGHTS
-from headwise.options import Architecture
-from headwise.tasks.objective import predict
-from headwise.training.loss import loss_forward
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.translation_model import build_model as architecture
+from headwise.models.attention import start_token
+from headwise.models.loading import load
+from headwise.models.model import Model
+from headwise.models.model_files import MARK, WEIGHTS
+from headwise.models.tasks.objective import predict
+from headwise.models.training.loss import loss_forward
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.translation_model import build_model as architecture
+from models.attention.families import STACK, T5, batch, build, output, tiny
 
 SENTENCES = ["the red bird sees a small house", "a bird", "the house the bird sees"]
 FACTORIES = ["tiny_marian", "tiny_m2m100"]
@@ -588,7 +588,7 @@ def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = SimpleNamespace(from_pretrained=lambda _: pytest.fail("asked"))
-    monkeypatch.setattr("headwise.loading.AutoConfig", asked)
+    monkeypatch.setattr("headwise.models.loading.AutoConfig", asked)
     refused(spec, "there is no folder .* Give a model's folder")
 
 
@@ -596,7 +596,7 @@ def test_a_folder_that_is_not_there_is_looked_for_nowhere_else(
 def test_a_hub_id_is_no_path(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     hub = SimpleNamespace(get_config_dict=asked.append)
-    monkeypatch.setattr("headwise.loading.PretrainedConfig", hub)
+    monkeypatch.setattr("headwise.models.loading.PretrainedConfig", hub)
     with pytest.raises(HeadwiseError, match="is not a local folder"):
         load(spec)
     assert asked == [spec]

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.lab.session import Session
-from headwise.report.run_folder import read_run
-from headwise.report.summary import summary_section
+from faces.report.made import make_run
+from headwise.faces.lab.session import Session
+from headwise.faces.report.run_folder import read_run
+from headwise.faces.report.summary import summary_section
 from refusals import refuses
-from report.made import make_run
 
 
 def test_a_study_opens_with_its_verdict_models_and_tables(finished: Path) -> None:

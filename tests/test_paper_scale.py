@@ -17,14 +17,14 @@ from torch.autograd import DeviceType
 from torch.utils.flop_counter import FlopCounterMode
 
 import headwise as hw
-from headwise.layout import HeadMask
-from headwise.options import Architecture
-from headwise.progress import Progress
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture
+from headwise.core.progress import Progress
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.translation_model import build_model
 from headwise.study import make_plan, read_plan
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.translation_model import build_model
 
 ROOT = Path(__file__).parents[1]
 ALL = ["encoder-self", "decoder-self", "cross"]

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headwise.progress import (
+from headwise.core.progress import (
     Bars,
     Progress,
     TimeLeftColumn,
@@ -92,7 +92,7 @@ class TestWithoutATerminal:
             assert out.getvalue() == ""
 
     def test_a_quiet_command_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("headwise.progress.LINE_SECONDS", 0.0)
+        monkeypatch.setattr("headwise.core.progress.LINE_SECONDS", 0.0)
         heard = []
         for quiet in (False, True):
             progress, out = Progress(quiet), io.StringIO()
@@ -105,7 +105,7 @@ class TestWithoutATerminal:
     def test_python_users_see_lines_too(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("headwise.progress.LINE_SECONDS", 0.0)
+        monkeypatch.setattr("headwise.core.progress.LINE_SECONDS", 0.0)
         with shown("score", None) as report:
             report(0.25, "gradient")
         out, err = capsys.readouterr()
@@ -120,7 +120,7 @@ def test_a_short_call_of_a_python_user_says_nothing(capsys: pytest.CaptureFixtur
 
 
 def test_a_terminal_has_bars_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("headwise.core.progress.LINE_SECONDS", 0.0)
     out = io.StringIO()
     with Bars(
         console=Console(file=out, force_terminal=True, force_interactive=True, width=60)

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.heads import HeadMap
+from headwise.core.heads import HeadMap
+from headwise.core.result import WIDTH, Result, TableResult, plain_number, printed
 from headwise.importance.interactions import Interactions
-from headwise.result import WIDTH, Result, TableResult, plain_number, printed
 from headwise.roles.role_sets import SETS, RoleSets
+from models.tasks.askers import asker, lines
 from refusals import refuses
-from tasks.askers import asker, lines
 
 HEADS = HeadMap({"decoder-self": (4, 4)})
 SIGNATURE = {"heads": HEADS.to_json(), "model": "tiny"}

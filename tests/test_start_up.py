@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 CHILD = """
 import sys
-from headwise.cli import main
+from headwise.faces.cli import main
 try:
     main()
 finally:

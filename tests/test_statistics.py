@@ -12,8 +12,8 @@ from benchmarks.truth.published import auroc
 from scipy.stats import binom, binomtest, norm
 from scipy.stats import t as student
 
-from headwise import statistics
-from headwise.statistics import (
+from headwise.core import statistics
+from headwise.core.statistics import (
     FEWEST_UNITS,
     auroc_interval,
     bootstrap,

@@ -15,10 +15,10 @@ from benchmarks.truth.published import PUBLISHED, PublishedHead, PublishedModel,
 from benchmarks.truth.residual_stream import ROUND, Stream, position_codes, shift
 from benchmarks.truth.suite import MODELS, auroc, fill_tables, hits, markdown
 
-from headwise.errors import HeadwiseError
-from headwise.evaluation.losses import measure_losses
-from headwise.layout import HeadMask
-from headwise.qualities import LOSS
+from headwise.core.errors import HeadwiseError
+from headwise.core.layout import HeadMask
+from headwise.core.qualities import LOSS
+from headwise.models.evaluation.losses import measure_losses
 from headwise.roles.alignment import LinkedText
 
 MOVES, STAYS = (

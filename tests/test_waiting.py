@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 import headwise as hw
+from headwise.core.progress import silent
 from headwise.data.embedded import write_treebank
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import passes
 from headwise.importance.passes import run_pass
-from headwise.progress import silent
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role_data import RoleTexts
 from headwise.roles.role_tests import find_roles
+from models.tasks.askers import asker, lines
 from syncs import syncs
-from tasks.askers import asker, lines
 
 A_BATCH = 20  # waits that do not depend on the model's size
 KERNEL = "kernel.py"  # the attention interface's own have their test there

@@ -18,7 +18,7 @@ def mathml(source: str, *_: Any, **__: Any) -> str:
 
 def families(*_: Any, **__: Any) -> str:
     """```families: the table of families with a search box (docs/site.js), a family's reasons under its name."""
-    from headwise.families import SIGNS, family_rows
+    from headwise.models.families import SIGNS, family_rows
 
     rows = family_rows()
     columns = [name for name in rows[0] if name not in ("class", WHY)]

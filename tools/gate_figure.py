@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import exp, log
 from pathlib import Path
 
-from headwise.theme import LIGHT
+from headwise.core.theme import LIGHT
 
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "gate.svg"
 LOW, HIGH, TEMPERATURE = -0.1, 1.1, 0.33

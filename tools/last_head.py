@@ -28,12 +28,12 @@ from typing import Any
 import pandas as pd
 
 import headwise as hw
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
 from headwise.data.text import Text
-from headwise.decoding.bleu import translation_answers
-from headwise.heads import Head
-from headwise.layout import HeadMask
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.fine_tuning import tune
-from headwise.training.trainer import TrainingRun
 
 COUNTS = [10, 24, 4, 16, 1]  # of encoder heads that stay
 CHOSEN = ["gradient", "gates", "random 1", "random 2", "random 3"]

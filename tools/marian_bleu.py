@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 
 import headwise as hw
-from headwise.decoding.bleu import translation_answers
-from headwise.qualities import Number
+from headwise.core.qualities import Number
+from headwise.models.decoding.bleu import translation_answers
 
 HEADWISE = "headwise, float"
 ROUNDED = "headwise, int8 weights"

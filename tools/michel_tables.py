@@ -22,11 +22,11 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 import headwise as hw
-from headwise.decoding.bleu import translation_answers
-from headwise.evaluation.losses import measure_losses
-from headwise.heads import Head
-from headwise.layout import HeadMask
-from headwise.statistics import corrected
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
+from headwise.core.statistics import corrected
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.evaluation.losses import measure_losses
 
 DEV = 300
 ORDERS = 3  # random ones

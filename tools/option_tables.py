@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from headwise.engines.engine import engine_table
-from headwise.engines.gguf_families import families_table
+from headwise.core.options import Architecture, Choice, FineTuning, GateTraining, Search, Training
+from headwise.faces.report.glossary import glossary
+from headwise.faces.report.page import sections_of
 from headwise.importance.measures import measure
-from headwise.options import Architecture, Choice, FineTuning, GateTraining, Search, Training
+from headwise.models.engines.engine import engine_table
+from headwise.models.engines.gguf_families import families_table
 from headwise.pruning.controls import control
-from headwise.report.glossary import glossary
-from headwise.report.page import sections_of
 from headwise.roles.role import RoleTest, role
 from headwise.study.plan import (
     DataSection,

@@ -13,7 +13,7 @@ from typing import Any
 import vl_convert
 
 import headwise as hw
-from headwise.theme import LIGHT
+from headwise.core.theme import LIGHT
 
 ROOT = Path(__file__).parents[1]
 MEASURES = {

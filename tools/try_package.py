@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import headwise
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 
 SMALL = (  # the toy demo's plan, cut to half a minute
     "data.embedded={train=300, dev=20, test=20}",

@@ -17,8 +17,8 @@ import numpy as np
 import vl_convert
 
 import headwise as hw
-from headwise.lab.session import Question, Session
-from headwise.theme import DARK, LIGHT, Palette, blend
+from headwise.core.theme import DARK, LIGHT, Palette, blend
+from headwise.faces.lab.session import Question, Session
 
 MODEL = "firefox/en-pt"
 SENTENCE = "She did not see the old red car."

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import vl_convert
 
-from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap
+from headwise.core.grid import HeadGrid
+from headwise.core.heads import Head, HeadMap
 from headwise.roles.role import category
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "results" / "whisper-base"

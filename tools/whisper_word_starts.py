@@ -23,10 +23,10 @@ import pandas as pd
 from transformers import GenerationMixin
 
 import headwise as hw
-from headwise.heads import Head
+from headwise.core.heads import Head
+from headwise.core.statistics import ratio_interval
 from headwise.roles.halves import halves_of
 from headwise.speech.recordings import Utterance
-from headwise.statistics import ratio_interval
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from roles.word_starts import (

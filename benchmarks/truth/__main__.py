@@ -18,8 +18,8 @@ from pathlib import Path
 import pandas as pd
 
 import headwise as hw
+from headwise.core.progress import Progress
 from headwise.data.store import AnyText
-from headwise.progress import Progress
 
 from .published import PUBLISHED, compare_published
 from .suite import (

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from headwise.core.heads import Head, HeadMap
 from headwise.data.text import Text
-from headwise.heads import Head, HeadMap
-from headwise.model import Model
+from headwise.models.model import Model
 
 from . import planted_heads, toy_language
 from .planted_heads import PlantedHead, PlantedModel, all_weights, place_heads

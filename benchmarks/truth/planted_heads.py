@@ -15,10 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.heads import Head, HeadMap, Kind, Site
-from headwise.model import Model
+from headwise.models.model import Model
 
 from .residual_stream import USUAL_WORDS, Stream, Weights, Wiring, shift
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headwise.heads import Head
+from headwise.core.heads import Head
 from headwise.importance.scores import score
-from headwise.model import Model
-from headwise.training.token_batches import IGNORED
+from headwise.models.model import Model
+from headwise.models.training.token_batches import IGNORED
 
 from .residual_stream import (
     CIRCLES,

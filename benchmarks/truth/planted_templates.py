@@ -16,10 +16,10 @@ from tokenizers import pre_tokenizers
 from torch import Tensor
 from transformers import OPTConfig, OPTForCausalLM
 
+from headwise.core.heads import Head, HeadMap
 from headwise.data.annotated import Annotated
 from headwise.data.text import Text
-from headwise.heads import Head, HeadMap
-from headwise.model import Model
+from headwise.models.model import Model
 from headwise.roles.templates import (
     COLOUR_WORDS,
     FILLING,

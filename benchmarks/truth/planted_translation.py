@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from transformers import MBartConfig, MBartForConditionalGeneration
 
+from headwise.core.folders import write_text
+from headwise.core.heads import Head, HeadMap, Kind
 from headwise.data.text import ParallelText, Text
-from headwise.folders import write_text
-from headwise.heads import Head, HeadMap, Kind
-from headwise.model import Model
+from headwise.models.model import Model
 
 from . import planted_heads, toy_language
 from .planted_heads import PlantedHead, PlantedModel, all_weights, place_heads

@@ -15,16 +15,16 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Kind
+from headwise.core.progress import Report, silent
+from headwise.core.statistics import auroc_interval, rank_interval
 from headwise.data.store import AnyText
 from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError
-from headwise.heads import Kind
-from headwise.model import Model
-from headwise.progress import Report, silent
+from headwise.models.model import Model
 from headwise.roles.alignment import LinkedText
 from headwise.roles.alignment_heads import align
 from headwise.roles.role_tests import roles
-from headwise.statistics import auroc_interval, rank_interval
 
 ALIGNMENT = "alignment"
 VALUES = 5  # published values that a rank correlation needs

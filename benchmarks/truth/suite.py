@@ -13,21 +13,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from headwise.errors import HeadwiseError
-from headwise.folders import write_text
-from headwise.heads import Head
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import write_text
+from headwise.core.heads import Head
+from headwise.core.options import Gates, Greedy, Training
+from headwise.core.progress import Report, part, silent
+from headwise.core.statistics import clustered_proportion_interval, t_margin
+from headwise.core.units import left_by_step
 from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.scores import score
-from headwise.options import Gates, Greedy, Training
-from headwise.progress import Report, part, silent
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
 from headwise.roles.alignment import read_links
 from headwise.roles.observation import RoleOptions
 from headwise.roles.role_data import RoleTexts, token_counts
 from headwise.roles.role_tests import find_roles
-from headwise.statistics import clustered_proportion_interval, t_margin
 from headwise.study.prune import prune
-from headwise.units import left_by_step
 
 from . import (
     planted_causal,

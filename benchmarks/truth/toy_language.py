@@ -14,8 +14,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from headwise.core.folders import write_text
 from headwise.data.treebank import Treebank
-from headwise.folders import write_text
 
 CLASSES = 4
 PAD = "<pad>"

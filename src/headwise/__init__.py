@@ -13,36 +13,36 @@ import gc
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
-from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.report import animate, compare, report
+from headwise.core.errors import HeadsMissing, HeadwiseError
+from headwise.faces.report import animate, compare, report
 
 if TYPE_CHECKING:
-    from headwise.attention import AttentionCall, Discovery, capture, discover
+    from headwise.core.heads import Head, HeadMap
+    from headwise.core.layout import HeadMask
+    from headwise.core.options import Architecture, Gates, Greedy, Search, TopK, Training
     from headwise.data.sentence_pairs import SentencePairs
     from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
     from headwise.data.treebank import Treebank
-    from headwise.engines.cache_pattern import save_pattern
-    from headwise.engines.check import Check, check
-    from headwise.engines.engine import engine
-    from headwise.engines.export import export
-    from headwise.evaluation.quality import Quality, evaluate
-    from headwise.heads import Head, HeadMap
-    from headwise.hub import push
+    from headwise.faces.hub import push
+    from headwise.faces.lab.notebook import lab
+    from headwise.faces.opened_run import Run
     from headwise.importance.effects import Effects, effects
     from headwise.importance.interactions import Interactions, interactions
     from headwise.importance.measures import measure
     from headwise.importance.scores import Scores, score
     from headwise.importance.untrained import untrained
-    from headwise.lab.notebook import lab
-    from headwise.layout import HeadMask
-    from headwise.loading import load
-    from headwise.model import Model, masked
-    from headwise.opened_run import Run
-    from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
+    from headwise.models.attention import AttentionCall, Discovery, capture, discover
+    from headwise.models.engines.check import Check, check
+    from headwise.models.engines.engine import engine
+    from headwise.models.engines.export import export
+    from headwise.models.evaluation.quality import Quality, evaluate
+    from headwise.models.loading import load
+    from headwise.models.model import Model, masked
     from headwise.pruning.controls import control
     from headwise.pruning.own_loop import GatedLoop
     from headwise.roles.alignment import LinkedText
     from headwise.roles.alignment_heads import AlignmentHeads, align
+    from headwise.roles.cache_pattern import save_pattern
     from headwise.roles.lost_words import LostWords, lost_words
     from headwise.roles.matching import Matches, match
     from headwise.roles.role import role
@@ -53,12 +53,7 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    import headwise.lab
-    import headwise.roles  # noqa: F401 - the packages, before their names are bound to the functions
-
-    def lab(model, text="", treebank=None, audio=None):
-        """The lab as a widget; see `headwise.lab.notebook.lab`, which also has the types."""
-        return import_module("headwise.lab.notebook").lab(model, text, treebank, audio)
+    import headwise.roles  # noqa: F401 - the package, before its name is bound to the function
 
     def roles(
         model,
@@ -84,23 +79,24 @@ else:
         )
 
     HOME = {
-        "attention": ("AttentionCall", "Discovery", "capture", "discover"),
+        "models.attention": ("AttentionCall", "Discovery", "capture", "discover"),
         "speech.recordings": ("Speech",),
         "data.sentence_pairs": ("SentencePairs",),
         "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
         "data.treebank": ("Treebank",),
-        "heads": ("Head", "HeadMap"),
-        "layout": ("HeadMask",),
-        "loading": ("load",),
-        "model": ("Model", "masked"),
-        "opened_run": ("Run",),
+        "core.heads": ("Head", "HeadMap"),
+        "core.layout": ("HeadMask",),
+        "models.loading": ("load",),
+        "models.model": ("Model", "masked"),
+        "faces.lab.notebook": ("lab",),
+        "faces.opened_run": ("Run",),
         "roles.alignment": ("LinkedText",),
         "roles.alignment_heads": ("AlignmentHeads", "align"),
         "roles.lost_words": ("LostWords", "lost_words"),
         "roles.role_sets": ("RoleSets", "role_sets"),
         "roles.role_tests": ("Roles",),
         "roles.matching": ("Matches", "match"),
-        "options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
+        "core.options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
         "roles.role": ("role",),
         "importance.effects": ("Effects", "effects"),
         "importance.interactions": ("Interactions", "interactions"),
@@ -108,14 +104,14 @@ else:
         "study.prune": ("prune",),
         "pruning.controls": ("control",),
         "pruning.own_loop": ("GatedLoop",),
-        "evaluation.quality": ("Quality", "evaluate"),
+        "models.evaluation.quality": ("Quality", "evaluate"),
         "importance.scores": ("Scores", "score"),
         "importance.untrained": ("untrained",),
-        "engines.cache_pattern": ("save_pattern",),
-        "engines.check": ("Check", "check"),
-        "engines.engine": ("engine",),
-        "engines.export": ("export",),
-        "hub": ("push",),
+        "roles.cache_pattern": ("save_pattern",),
+        "models.engines.check": ("Check", "check"),
+        "models.engines.engine": ("engine",),
+        "models.engines.export": ("export",),
+        "faces.hub": ("push",),
     }
 
     def __getattr__(name):

@@ -1,6 +1,6 @@
 """`python -m headwise`; with several processes `torchrun -m headwise` or `accelerate launch -m headwise`."""
 
-from headwise.cli import main
+from headwise.faces.cli import main
 
 if __name__ == "__main__":
     main()

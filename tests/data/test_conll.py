@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwise.core.errors import HeadwiseError
 from headwise.data.annotated import Mention, Word, mention
 from headwise.data.conll import entity_mentions
 from headwise.data.lines import read_lines
 from headwise.data.treebank import Treebank, TreebankSize
-from headwise.errors import HeadwiseError
 from refusals import refuses
 
 GUM = """\

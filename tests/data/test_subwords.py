@@ -26,7 +26,7 @@ from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.embedded import pairs, write_treebank
 from headwise.data.subwords import SPECIAL_WORD, Aligned, Coverage, align_subwords
 from headwise.data.treebank import Treebank
-from headwise.training.tokenizer import learn_subwords
+from headwise.models.training.tokenizer import learn_subwords
 
 TEXTS = Path(__file__).parents[1] / "texts"
 LINES = [source for source, _ in pairs("train", 400)]

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwise.core.errors import HeadwiseError
 from headwise.data.annotated import Annotated, Word, depths
 from headwise.data.lines import read_lines
 from headwise.data.treebank import Treebank, TreebankSize
-from headwise.errors import HeadwiseError
 from refusals import refuses
 
 TEXTS = Path(__file__).parents[1] / "texts"

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention.families import CAUSAL, ENCODERS, FAMILIES, WORDS, batch, build
-from headwise.attention import Discovery, discover
-from headwise.heads import Site
-from headwise.importance.sums import SentenceSums
-from headwise.tasks.objective import predict, sentence_losses
-from headwise.training.token_batches import IGNORED
+from headwise.core.heads import Site
+from headwise.models.attention import Discovery, discover
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.tasks.objective import predict, sentence_losses
+from headwise.models.training.token_batches import IGNORED
+from models.attention.families import CAUSAL, ENCODERS, FAMILIES, WORDS, batch, build
 
 ROUNDED = ("llama", "qwen3", "t5")  # norms and softmax in float32 even in a float64 model
 # two stacks; tuples with a shared bias; one module for all layers; grouped queries

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.families import cut
-from attention.shrink import make
-from headwise.attention import AttentionCall, Discovery, capture, discover, keeping
-from headwise.heads import Head, Site
-from headwise.importance import recorded_batch
-from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
+from headwise.core.heads import Head, Site
+from headwise.core.layout import HeadMask
+from headwise.importance.ablation import ABLATIONS, ablate
 from headwise.importance.measures import measure
-from headwise.importance.sums import SentenceSums
-from headwise.layout import HeadMask
-from headwise.tasks.objective import asked_tokens
+from headwise.models.attention import AttentionCall, Discovery, capture, discover, keeping
+from headwise.models.evaluation import recorded_batch
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.evaluation.without_heads import removal_losses
+from headwise.models.tasks.objective import asked_tokens
 from importance.asking import (
     ASKED,
     TELLING,
@@ -33,6 +32,8 @@ from importance.asking import (
     sentence,
     worded,
 )
+from models.attention.families import cut
+from models.attention.shrink import make
 from refusals import refuses
 
 WITHOUT_PAIRS = [name for name in ABLATIONS if "counterparts" not in measure[name].needs]

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.families import eager, tiny
-from headwise.attention import capture, discover, keeping
-from headwise.heads import Head, Site
+from headwise.core.heads import Head, Site
+from headwise.core.layout import HeadMask
 from headwise.importance import attention_statistics as module
 from headwise.importance.attention_statistics import (
     STATISTICS,
@@ -27,8 +26,9 @@ from headwise.importance.attention_statistics import (
     side,
     spreading,
 )
-from headwise.importance.sums import SentenceSums
-from headwise.layout import HeadMask
+from headwise.models.attention import capture, discover, keeping
+from headwise.models.evaluation.sums import SentenceSums
+from models.attention.families import eager, tiny
 from refusals import refuses
 
 PAD, END, START = 0, 1, 3
@@ -261,7 +261,7 @@ def test_gates_of_an_outer_block_count() -> None:
 
 def test_weights_are_not_built_for_dormancy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("bert")
-    explicit = "headwise.attention.kernel.explicit"
+    explicit = "headwise.models.attention.kernel.explicit"
     monkeypatch.setattr(explicit, lambda *_: pytest.fail("weights were built"))
     read_statistics(model, discover(model), [as_batch(model, [0])], SPECIAL, ["dormancy"])
 

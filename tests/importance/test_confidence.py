@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.heads import HeadMap, Site
+from headwise.core.heads import HeadMap, Site
 from headwise.importance.attention_statistics import largest_weights
-from headwise.importance.sums import SentenceSums, add_all
+from headwise.models.evaluation.sums import SentenceSums, add_all
 from pruning.golden_model import SITES, GoldenModel, inputs
 from refusals import refuses
 
@@ -133,7 +133,7 @@ def test_text_without_a_word_is_refused() -> None:
 
 
 def test_a_long_text_is_kept_in_units_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.importance.sums.MERGED_SENTENCES", 8)
+    monkeypatch.setattr("headwise.models.evaluation.sums.MERGED_SENTENCES", 8)
     one = SentenceSums(HEADS)
     sums = torch.rand(100, 2, generator=torch.Generator().manual_seed(0))
     for part in sums.split(5):

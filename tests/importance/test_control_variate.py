@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, evaluating
-from headwise.heads import HeadMap, Site
+from headwise.core.heads import HeadMap, Site
+from headwise.core.progress import unreported
 from headwise.importance.ablation import (
     ABLATIONS,
     ablate,
@@ -20,16 +20,15 @@ from headwise.importance.ablation import (
     empty_sums,
     mean_outputs_for,
     one_by_one,
-    recordings,
     to_first_order,
-    unrecorded,
 )
 from headwise.importance.control_variate import controlled, slopes_of_others, variation
 from headwise.importance.gradient import gradients
-from headwise.importance.sums import SentenceSums
-from headwise.progress import unreported
+from headwise.models.attention import AttentionCall, evaluating
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.evaluation.without_heads import recordings, unrecorded
 from importance.asking import close, precise
-from tasks.askers import asker, lines
+from models.tasks.askers import asker, lines
 
 SITE = Site("encoder-self", 0)
 HEADS = 40

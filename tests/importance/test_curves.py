@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.heads import Head, HeadMap
+from headwise.core.heads import Head, HeadMap
+from headwise.core.layout import HeadMask
 from headwise.importance.curves import (
     area_rows,
     circuit_sizes,
@@ -21,7 +22,6 @@ from headwise.importance.curves import (
     removal_curves,
     removal_steps,
 )
-from headwise.layout import HeadMask
 from refusals import refuses
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (2,)})

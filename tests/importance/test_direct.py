@@ -13,15 +13,15 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from transformers.pytorch_utils import Conv1D
 
 import headwise as hw
-from attention.families import tiny
-from headwise.attention import discover
-from headwise.attention.direct import direct_paths
-from headwise.attention.projection import output_layers
 from headwise.importance.gradient import direct_attributions
-from headwise.tasks.objective import losses_of
+from headwise.models.attention import discover
+from headwise.models.attention.direct import direct_paths
+from headwise.models.attention.projection import output_layers
+from headwise.models.tasks.objective import losses_of
 from importance.asking import asking, precise, worded
 from importance.test_patching import ROWS, ids_of, measured
-from tasks.askers import IDS, asker
+from models.attention.families import tiny
+from models.tasks.askers import IDS, asker
 
 PARTS = {  # blocks, output projection, norm on the way out of the block, final norm
     "gpt2": ("transformer.h", "attn.c_proj", "", "transformer.ln_f"),

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
-from attention.families import tiny
 from importance.test_patching import ROWS, ids_of, prompts
+from models.attention.families import tiny
+from models.tasks.askers import IDS, asker, lines
+from models.training.letters import letters
 from refusals import refuses
-from tasks.askers import IDS, asker, lines
-from training.letters import letters
 
 Change = Callable[[str, Tensor], Tensor]
 

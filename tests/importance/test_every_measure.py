@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.families import cut, tiny, whole_layer
-from headwise.attention import Discovery, discover
-from headwise.heads import Head, Site
-from headwise.importance.ablation import ABLATIONS, ablate, removal_losses
+from headwise.core.heads import Head, Site
+from headwise.core.layout import HeadMask
+from headwise.importance.ablation import ABLATIONS, ablate
 from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gating import gate_heads
 from headwise.importance.gradient import GRADIENTS, direct_attributions, gradients
@@ -23,10 +22,12 @@ from headwise.importance.integrated_gradients import integrated_gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.measures import measure
-from headwise.importance.sums import SentenceSums
-from headwise.layout import HeadMask
-from headwise.training.token_batches import IGNORED
+from headwise.models.attention import Discovery, discover
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.evaluation.without_heads import removal_losses
+from headwise.models.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, broken, state, where, worded
+from models.attention.families import cut, tiny, whole_layer
 from refusals import refuses
 
 Batches = Iterable[dict[str, Tensor]]

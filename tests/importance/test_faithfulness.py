@@ -12,17 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.heads import Head, HeadMap
+from headwise.core.heads import Head, HeadMap
 from headwise.importance import faithfulness as module
 from headwise.importance import ranks
-from headwise.importance.faithfulness import (
-    agreement,
-    kendall,
-    likeness,
-    precision,
-    spearman,
-)
-from headwise.importance.sums import SentenceSums, add_all, head_values
+from headwise.importance.faithfulness import agreement, kendall, likeness, precision, spearman
+from headwise.models.evaluation.sums import SentenceSums, add_all, head_values
 from refusals import refuses
 
 HEADS = HeadMap({"encoder-self": (6, 6), "cross": (4, 4, 4)})

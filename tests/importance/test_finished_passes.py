@@ -18,8 +18,8 @@ from headwise.importance.finished_passes import FOLDER, FinishedPasses
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import passes as passes_of
 from headwise.importance.passes import run_pass, run_passes
+from models.tasks.askers import asker, lines
 from own_process import Running, headwise
-from tasks.askers import asker, lines
 
 MEASURES = ["confidence", "gradient", "lrp.ding", "ablation.zero"]
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention.families import cut, tiny, whole_layer
-from headwise.attention import discover, keeping
-from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, Head, Site
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import COLUMNS, Head, Site
+from headwise.core.layout import HeadMask
 from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
-from headwise.layout import HeadMask
-from headwise.tasks.objective import predict, sentence_losses
+from headwise.models.attention import discover, keeping
+from headwise.models.tasks.objective import predict, sentence_losses
 from importance.asking import asking, worded
+from models.attention.families import cut, tiny, whole_layer
 
 START, LENGTH = 3, 8
 NEEDED, USELESS, HARMFUL = (

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, capture, discover
-from headwise.heads import HeadMap, Site
+from headwise.core.heads import HeadMap, Site
 from headwise.importance import gradient
 from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.importance.sums import SentenceSums, add_all, to_unit_norm
-from headwise.tasks.objective import asked_tokens
+from headwise.models.attention import AttentionCall, capture, discover
+from headwise.models.evaluation.sums import SentenceSums, add_all, to_unit_norm
+from headwise.models.tasks.objective import asked_tokens
 from importance.asking import ASKED, asking, close, lost, precise, same_sums, sentence, worded
 from refusals import refuses
 

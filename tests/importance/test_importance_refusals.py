@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import headwise as hw
-from attention.families import FAMILIES, build
-from headwise.importance.corrupted_outputs import corrupted_outputs
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.sample import duration_seconds
+from headwise.models.evaluation.corrupted_outputs import corrupted_outputs
+from models.attention.families import FAMILIES, build
+from models.tasks.askers import IDS, asker, embedder, lines, pairs
+from models.training.letters import letters
 from refusals import refuses
-from tasks.askers import IDS, asker, embedder, lines, pairs
-from training.letters import letters
 
 
 def scored(family: str, measures: list[str], **options: Any) -> object:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from attention.families import whole_layer
-from headwise.attention import capture, discover
-from headwise.heads import Site
-from headwise.importance.ablation import removal_losses
+from headwise.core.heads import Site
+from headwise.core.layout import HeadMask
 from headwise.importance.gradient import gradients
 from headwise.importance.integrated_gradients import PATH_STEPS, integrated_gradients
-from headwise.importance.sums import SentenceSums
-from headwise.layout import HeadMask
+from headwise.models.attention import capture, discover
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.evaluation.without_heads import removal_losses
 from importance.asking import TELLING, asking, close, lost, precise, same_sums, sentence, worded
+from models.attention.families import whole_layer
 
 
 def stepped(*given: Any, **options: int) -> SentenceSums:

@@ -12,14 +12,14 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
-from attention.families import GPT
-from headwise.attention import keeping
 from headwise.importance import interactions as module
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import INTERACTIONS
-from headwise.tasks.objective import asked_places, losses_of, on_device
-from tasks.askers import IDS, asker, lines, pairs
-from training.letters import LETTERS, letters
+from headwise.models.attention import keeping
+from headwise.models.tasks.objective import asked_places, losses_of, on_device
+from models.attention.families import GPT
+from models.tasks.askers import IDS, asker, lines, pairs
+from models.training.letters import LETTERS, letters
 
 WIDTH, SIZE, WORDS = 32, 8, 31
 STRENGTH = 8.0  # the logit that a token gets from its heads

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from headwise.forecast import text_line
-from headwise.heads import Site
+from headwise.core.heads import Site
+from headwise.core.progress import silent
 from headwise.importance import scores
 from headwise.importance.interactions import removal_effects
 from headwise.importance.passes import run_passes
 from headwise.importance.scores import ScorePlan
 from headwise.importance.work import work_on
-from headwise.progress import silent
-from headwise.tasks.batches import Fold
-from tasks.askers import asker
-from training.letters import LETTERS, letters
+from headwise.models.forecast import text_line
+from headwise.models.tasks.batches import Fold
+from models.tasks.askers import asker
+from models.training.letters import LETTERS, letters
 
 LONGEST, STRIDE = 10, 5
 SIZES = (25, 7, 10, 18, 3)  # letters of each document
@@ -47,7 +47,7 @@ class Window:
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> hw.Model:
-    monkeypatch.setattr("headwise.tasks.task.MOST_SENTENCE_TOKENS", LONGEST)
+    monkeypatch.setattr("headwise.models.tasks.task.MOST_SENTENCE_TOKENS", LONGEST)
     return hw.Model(asker("gpt2").hf, letters("$A"), "reader")
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import headwise as hw
-from attention.families import STACK, build
-from headwise.tasks import objective
-from headwise.tasks.objective import losses_of, on_device, predict, sentence_losses
-from tasks.askers import IDS, asker, lines, pairs
-from training.letters import letters
+from headwise.models.tasks import objective
+from headwise.models.tasks.objective import losses_of, on_device, predict, sentence_losses
+from models.attention.families import STACK, build
+from models.tasks.askers import IDS, asker, lines, pairs
+from models.training.letters import letters
 
 MEASURES = ["gradient", "attention-gradient", "ablation.zero", "ablation.example"]
 

@@ -7,15 +7,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, capture, discover
-from headwise.heads import Site
-from headwise.importance.mean_outputs import (
+from headwise.core.heads import Site
+from headwise.models.attention import AttentionCall, capture, discover
+from headwise.models.evaluation.mean_outputs import (
     PositionMeans,
     mean_outputs,
     position_means,
     positions,
 )
-from headwise.tasks.objective import predict
+from headwise.models.tasks.objective import predict
 from importance.asking import asking, padded_left, sentence, worded
 
 

@@ -7,8 +7,8 @@ import pandas as pd
 import headwise as hw
 from headwise.importance.measures import FAITHFULNESS
 from headwise.importance.most_faithful import as_faithful, faithfulness_statistics, judge_lines
+from models.tasks.askers import asker, embedder, lines
 from refusals import refuses
-from tasks.askers import asker, embedder, lines
 
 KINDS = "encoder-self+cross"
 

@@ -17,8 +17,8 @@ from torch import Tensor
 import headwise as hw
 from headwise.importance.measures import resolve_measures
 from headwise.study import make_plan
+from models.tasks.askers import asker, embedder, lines, pairs
 from study.studies import again
-from tasks.askers import asker, embedder, lines, pairs
 
 
 @pytest.fixture(autouse=True)

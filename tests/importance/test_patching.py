@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from headwise.heads import Head, Site
-from headwise.importance.corrupted_outputs import corrupted_outputs
+from headwise.core.heads import Head, Site
 from headwise.importance.measures import resolve_measures
 from headwise.importance.passes import usual_measures
-from headwise.tasks import objective
-from tasks.askers import asker, lines
+from headwise.models.evaluation.corrupted_outputs import corrupted_outputs
+from headwise.models.tasks import objective
+from models.tasks.askers import asker, lines
 
 ROWS = [
     ("a b c", "a d c", "e", "f"),

@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 import headwise as hw
 from tasks.askers import asker, lines
-from headwise.tasks.batches import Batches
+from headwise.models.tasks.batches import Batches
 from headwise.data.text import Text
 
 mine = PartialState(cpu=True).process_index

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from headwise.heads import HeadMap, Site
+from headwise.core.heads import HeadMap, Site
+from headwise.core.statistics import bootstrap, interval
 from headwise.importance.ranks import spearman, stability
-from headwise.importance.sums import SentenceSums
-from headwise.statistics import bootstrap, interval
+from headwise.models.evaluation.sums import SentenceSums
 
 HEADS = HeadMap({"decoder-self": (4, 0, 6)}, {"decoder-self": (4, 0, 6)})
 

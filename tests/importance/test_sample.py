@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.core.progress import silent
 from headwise.importance import ablation, sample
 from headwise.importance.ablation import ablate
 from headwise.importance.control_variate import controlled
 from headwise.importance.gradient import gradients
 from headwise.importance.sample import duration_seconds
 from headwise.importance.scores import Scores
-from headwise.importance.sums import SentenceSums
-from headwise.progress import silent
-from headwise.tasks.batches import Shuffled
-from tasks.askers import asker, lines, pairs
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.tasks.batches import Shuffled
+from models.tasks.askers import asker, lines, pairs
 
 
 @pytest.fixture(autouse=True)

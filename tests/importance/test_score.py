@@ -14,22 +14,22 @@ import torch
 from scipy.stats import spearmanr
 
 import headwise as hw
+from headwise.core.heads import SCORED
+from headwise.core.options import Search
 from headwise.data.embedded import pairs as embedded_pairs
 from headwise.data.embedded import write_treebank
-from headwise.decoding.bleu import translation_answers
-from headwise.decoding.translator import Generate, translate
-from headwise.evaluation import quality
-from headwise.heads import SCORED
 from headwise.importance import faithfulness, gating, passes
 from headwise.importance.attention_statistics import STATISTICS
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import resolve_measures, usual
 from headwise.importance.passes import usual_measures
 from headwise.importance.scores import relevance_table
-from headwise.options import Search
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.translator import Generate, translate
+from headwise.models.evaluation import quality
 from headwise.roles.role_data import token_counts
+from models.tasks.askers import asker, embedder, lines, pairs
 from refusals import refuses
-from tasks.askers import asker, embedder, lines, pairs
 
 MEASURES = resolve_measures(["all"])
 BLEU = "ablation.bleu"

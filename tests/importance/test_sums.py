@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headwise.heads import HeadMap
-from headwise.importance.sums import SentenceSums
+from headwise.core.heads import HeadMap
+from headwise.models.evaluation.sums import SentenceSums
 
 
 def test_p_is_corrected_over_heads() -> None:

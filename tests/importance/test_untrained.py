@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.heads import Site
+from headwise.core.heads import Site
 from headwise.importance.measures import UNTRAINED_COLUMNS
 from headwise.importance.untrained import UNTRAINED_SENTENCES, score_untrained
-from tasks.askers import asker, lines, pairs
+from models.tasks.askers import asker, lines, pairs
 
 MEASURES = ["confidence", "gradient", "lrp.ding.pooled", "ablation.zero"]
 

@@ -7,14 +7,14 @@ from functools import partial
 import pytest
 
 import headwise as hw
-from headwise.heads import HeadMap
+from headwise.core.heads import HeadMap
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.lrp import relevance
 from headwise.importance.measures import STARTS
 from headwise.importance.work import Workload
-from headwise.tasks.batches import Fold
-from tasks.askers import asker, lines, pairs
+from headwise.models.tasks.batches import Fold
+from models.tasks.askers import asker, lines, pairs
 
 HEADS = HeadMap({"decoder-self": (3, 3)})
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from headwise.attention import discover
+from headwise.core.heads import Kind
+from headwise.core.options import Architecture, Gates, Keep, Training
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.heads import Kind
-from headwise.model import Model
-from headwise.options import Architecture, Gates, Keep, Training
+from headwise.models.attention import discover
+from headwise.models.model import Model
+from headwise.models.training.loss import dev_loss, loss_forward
+from headwise.models.training.token_batches import Encoded
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.trainer import TrainingRun, train_model
+from headwise.models.training.translation_model import build_model
 from headwise.pruning.gate_training import Pruned
 from headwise.pruning.prune import prune_by_training
-from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.token_batches import Encoded
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import TrainingRun, train_model
-from headwise.training.translation_model import build_model
 
 SIZES = {"heads": 4, "width": 32, "feedforward": 32, "dropout": 0.1, "vocabulary": 300}
 SHAPE = Architecture(encoder_layers=2, decoder_layers=2, **SIZES)

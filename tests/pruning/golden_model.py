@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.heads import HeadMap, Kind, Site
+from headwise.core.heads import HeadMap, Kind, Site
 
 SITES: dict[str, Kind] = {
     "enc_self": "encoder-self",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwise.heads import HeadMap
-from headwise.layout import HeadMask
-from headwise.options import Greedy
+from headwise.core.heads import HeadMap
+from headwise.core.layout import HeadMask
+from headwise.core.options import Greedy
+from headwise.core.units import left_by_step
 from headwise.pruning import greedy
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
-from headwise.units import left_by_step
 
 
 def masks_of_steps(heads: HeadMap, *given: Any, **options: Any) -> list[HeadMask]:

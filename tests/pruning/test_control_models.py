@@ -13,14 +13,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.attention import discover, keeping
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import KINDS, Head, HeadMap, Kind, Site
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture, Greedy
 from headwise.data.text import ParallelText
-from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, Kind, Site
-from headwise.layout import HeadMask
-from headwise.loading import load
-from headwise.model import Model
-from headwise.options import Architecture, Greedy
+from headwise.models.attention import discover, keeping
+from headwise.models.loading import load
+from headwise.models.model import Model
+from headwise.models.training.token_batches import Encoded
+from headwise.models.training.trainer import TrainingRun, average, converge, train_model
+from headwise.models.training.translation_model import build_model
 from headwise.pruning.control_models import (
     at_random,
     count_weights,
@@ -31,11 +34,8 @@ from headwise.pruning.control_models import (
 from headwise.pruning.controls import Case
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import freeze
-from headwise.training.token_batches import Encoded
-from headwise.training.trainer import TrainingRun, average, converge, train_model
-from headwise.training.translation_model import build_model
+from models.training.letters import letters
 from pruning.bench import ENCODER, GATES, SHAPE, TRAINING, Bench
-from training.letters import letters
 
 HEADS = HeadMap({"encoder-self": (4, 0, 3), "decoder-self": (2, 2), "cross": (1, 4)})
 GROUP = st.lists(st.sampled_from(KINDS), min_size=1, unique=True)

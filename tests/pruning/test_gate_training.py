@@ -18,13 +18,13 @@ from torch import Tensor
 from transformers import MarianMTModel
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture, keeping
-from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, Kind
-from headwise.layout import HeadMask
-from headwise.loading import load
-from headwise.model import Model
-from headwise.options import Gates
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import KINDS, Head, HeadMap, Kind
+from headwise.core.layout import HeadMask
+from headwise.core.options import Gates
+from headwise.models.attention import capture, keeping
+from headwise.models.loading import load
+from headwise.models.model import Model
 from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze
 from headwise.pruning.gates import HardConcrete, HeadGates, PenaltyGates, glorot_uniform
 from headwise.pruning.prune import prune_by_training

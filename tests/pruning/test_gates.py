@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import MarianMTModel
 
-from headwise.attention import capture, discover, keeping
-from headwise.heads import Head, HeadMap
-from headwise.options import Scale
+from headwise.core.heads import Head, HeadMap
+from headwise.core.options import Scale
+from headwise.models.attention import capture, discover, keeping
 from headwise.pruning.gates import EDGE, HardConcrete, HeadGates, glorot_uniform
 from pruning.golden_model import close, tensor
 

@@ -15,25 +15,25 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.decoding.bleu import translation_answers
-from headwise.options import Gates, Training
-from headwise.progress import Progress
+from headwise.core.options import Gates, Training
+from headwise.core.progress import Progress
+from headwise.core.qualities import AGREEMENT
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.tasks import translation
+from headwise.models.training.dropout import dropout_of
+from headwise.models.training.loss import lost_states
+from headwise.models.training.trainer import TrainingRun, train_model
 from headwise.pruning import fine_tuning, harm
 from headwise.pruning.fine_tuning import loss_on_dev, tune
 from headwise.pruning.gate_training import GateSchedule
 from headwise.pruning.prune import prune_by_training
-from headwise.qualities import AGREEMENT
 from headwise.study import make_plan
 from headwise.study.plan import GateSweep
 from headwise.study.run_context import InMemory, RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant
 from headwise.study.watches import SHORT, doubts_of, length_ratio
-from headwise.tasks import translation
-from headwise.training.dropout import dropout_of
-from headwise.training.loss import lost_states
-from headwise.training.trainer import TrainingRun, train_model
-from tasks.askers import asker, lines, pairs
+from models.tasks.askers import asker, lines, pairs
 
 FAST: dict[str, Any] = {"keep": 3, "epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}

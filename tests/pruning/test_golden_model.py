@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.heads import Site
+from headwise.core.heads import Site
 from headwise.pruning.gates import HardConcrete, HeadGates
 from pruning.golden_model import SITES, GoldenModel, close, inputs, tensor
 

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import MarianMTModel
 
-from attention.families import tiny
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, Kind, Site
-from headwise.layout import HeadMask
-from headwise.model import Model
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, HeadMap, Kind, Site
+from headwise.core.layout import HeadMask
+from headwise.models.model import Model
 from headwise.pruning.greedy import (
     mask_without,
     most_within,
@@ -25,6 +24,7 @@ from headwise.pruning.greedy import (
     random_scores,
     weight_norms,
 )
+from models.attention.families import tiny
 from pruning.removal import masks_of_steps as greedy
 
 HEADS = HeadMap({"encoder-self": (4, 3), "decoder-self": (2,), "cross": (3,)})

@@ -13,20 +13,20 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from attention.families import build
-from headwise.attention import discover, keeping
+from headwise.core.errors import HeadwiseError
+from headwise.core.options import Gates, TopK
 from headwise.data.text import Text
-from headwise.errors import HeadwiseError
-from headwise.loading import load
-from headwise.model import Model
-from headwise.options import Gates, TopK
+from headwise.models.attention import discover, keeping
+from headwise.models.loading import load
+from headwise.models.model import Model
+from headwise.models.training.language import Packed
+from headwise.models.training.loss import dev_loss, loss_forward
+from headwise.models.training.trainer import Gated, Training, TrainingRun, checkpoints, train_model
 from headwise.pruning import gate_training
 from headwise.pruning.gate_training import Pruned
 from headwise.pruning.prune import prune_by_training
-from headwise.training.language import Packed
-from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.trainer import Gated, Training, TrainingRun, checkpoints, train_model
-from training.letters import END, LETTERS, PAD, START, letters
+from models.attention.families import build
+from models.training.letters import END, LETTERS, PAD, START, letters
 
 IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END, "vocab_size": 32}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,9 +7,9 @@ from math import nan
 import pandas as pd
 import pytest
 
-from headwise.errors import HeadwiseError
-from headwise.pruning.measured import Measurements, choose_smallest, read_measurements
-from headwise.qualities import (
+from headwise.core.errors import HeadwiseError
+from headwise.core.measured import Measurements, choose_smallest, read_measurements
+from headwise.core.qualities import (
     ACCURACY,
     BETTER,
     BLEU,

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 import headwise as hw
-from attention.families import STACK, build
-from headwise.attention import keeping
+from headwise.models.attention import keeping
+from models.attention.families import STACK, build
 from own_process import script, two
 
 USEFUL = 1  # the only head of the four whose output reaches the classes

@@ -16,20 +16,20 @@ import torch
 from pydantic import BaseModel
 
 import headwise as hw
-from headwise.attention import keeping
-from headwise.decoding.bleu import translation_answers
-from headwise.heads import Kind
+from headwise.core.heads import Kind
+from headwise.core.options import Architecture, Gates, Greedy, Search, TopK, Training
+from headwise.core.units import sizes, units
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import resolve_measures
 from headwise.importance.passes import importance_values
-from headwise.options import Architecture, Gates, Greedy, Search, TopK, Training
+from headwise.models.attention import keeping
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.tasks import held_out
 from headwise.pruning import target_count
 from headwise.pruning.greedy import RemovalScore, weight_norms
-from headwise.tasks import held_out
-from headwise.units import sizes, units
+from models.tasks.askers import asker, embedder, lines, pairs
 from pruning.removal import greedy_masks
-from tasks.askers import asker, embedder, lines, pairs
 
 FAST: dict[str, Any] = {"epochs": 2, "gate_learning_rate": 2.0, "warmup": 1}
 SMALL = Training(batch_tokens=48, dtype="float32")

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import keeping
-from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap, Kind
-from headwise.model import Model
-from headwise.options import Gates, Greedy, Keep
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import HeadMap, Kind
+from headwise.core.options import Gates, Greedy, Keep
+from headwise.core.units import counts_by_kinds, left_by_step
+from headwise.models.attention import keeping
+from headwise.models.model import Model
+from headwise.models.training.loss import dev_loss
 from headwise.pruning import target_count
 from headwise.pruning.gate_training import GateSchedule, Pruned
 from headwise.pruning.gates import FAR, HardConcrete
 from headwise.pruning.target_count import CLIP, RAMP, SETTLE, CountedGates
-from headwise.training.loss import dev_loss
-from headwise.units import counts_by_kinds, left_by_step
 from pruning.bench import Bench
 
 HEADS = HeadMap({"encoder-self": (4, 4), "cross": (4,)})

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.attention import keeping
-from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap
-from headwise.options import Keep, TopK
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import HeadMap
+from headwise.core.options import Keep, TopK
+from headwise.models.attention import keeping
 from headwise.pruning.gate_training import UNDECIDED
 from headwise.pruning.gates import HardConcrete
 from headwise.pruning.prune import prune_by_training

@@ -12,19 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attention.families import tiny
-from headwise.attention import keeping
-from headwise.attention.discover import probe
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, Kind, Site
-from headwise.layout import HeadMask
-from headwise.model import Model
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, HeadMap, Kind, Site
+from headwise.core.layout import HeadMask
+from headwise.core.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
+from headwise.models.attention import keeping
+from headwise.models.attention.discover import probe
+from headwise.models.model import Model
 from headwise.pruning.control_models import at_random
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.pruning.greedy import random_scores
 from headwise.pruning.target_count import CountedGates
 from headwise.pruning.top_k import TopGates
-from headwise.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
+from models.attention.families import tiny
 from pruning.removal import masks_of_steps as greedy
 
 SELF: list[Kind] = ["decoder-self"]
@@ -363,7 +363,7 @@ class TestCache:
 
 def test_the_shape_of_llama_3_1_8b() -> None:
     """A quarter of its query heads, in bfloat16: what docs/methods/removal.md says of its cache."""
-    from headwise.attention.removal import key_value_heads
+    from headwise.models.attention.removal import key_value_heads
 
     heads = HeadMap({"decoder-self": (32,) * 32}, {"decoder-self": (8,) * 32})
 

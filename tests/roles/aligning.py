@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from headwise.data.text import ParallelText
-from headwise.model import Model
+from headwise.models.model import Model
 from roles.handmade import word_tokenizer
 
 WORDS = [f"w{n}" for n in range(20)]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from attention.families import tiny
 from headwise.data.embedded import write_treebank
 from headwise.data.treebank import Treebank
-from headwise.model import Model
+from headwise.models.model import Model
+from models.attention.families import tiny
 from roles.handmade import word_tokenizer
 
 Reader = Callable[..., Model]

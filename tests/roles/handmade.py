@@ -11,10 +11,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from headwise.core.heads import Kind
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
-from headwise.heads import Kind
-from headwise.model import Model
+from headwise.models.model import Model
 from headwise.roles.observation import RoleOptions
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums, Probe

@@ -16,11 +16,11 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 from typer.testing import CliRunner
 
 import headwise as hw
-from headwise.attention import AttentionCall, capture
-from headwise.cli import app
-from headwise.heads import Head, HeadMap
-from headwise.layout import HeadMask
-from headwise.progress import silent
+from headwise.core.heads import Head, HeadMap
+from headwise.core.layout import HeadMask
+from headwise.core.progress import silent
+from headwise.faces.cli import app
+from headwise.models.attention import AttentionCall, capture
 from headwise.roles import alignment as words
 from headwise.roles import alignment_heads, head_sets
 from headwise.roles.alignment import LinkedText, read_links

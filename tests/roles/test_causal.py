@@ -10,9 +10,10 @@ from benchmarks.truth.planted_heads import PlantedModel
 from benchmarks.truth.planted_templates import SIZE, plant_template_model
 
 import headwise as hw
-from headwise.attention import keeping
-from headwise.heads import Head
-from headwise.layout import HeadMask
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
+from headwise.models.attention import keeping
+from headwise.models.training.token_batches import IGNORED
 from headwise.roles.behaviour import effect_sentence
 from headwise.roles.causal import (
     BATCHES,
@@ -25,7 +26,6 @@ from headwise.roles.causal import (
 )
 from headwise.roles.observation import subject_of
 from headwise.roles.role_tests import Roles
-from headwise.training.token_batches import IGNORED
 
 
 @pytest.fixture(scope="module")

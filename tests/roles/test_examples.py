@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
+from headwise.core.heads import COLUMNS
 from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
-from headwise.heads import COLUMNS
 from headwise.roles.examples import (
     FEWEST_EXAMPLE_WORDS,
     MOST_EXAMPLE_WORDS,

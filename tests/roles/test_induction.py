@@ -9,22 +9,16 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from attention.families import STACK, tiny
-from headwise.attention import AttentionCall, capture, discover
-from headwise.attention.projection import LinearNorm, direct_weights
-from headwise.heads import Site
-from headwise.roles.induction import (
-    LENGTH,
-    REPEATS,
-    copying,
-    repeated_sequences,
-    repetition,
-)
+from headwise.core.heads import Site
+from headwise.models.attention import AttentionCall, capture, discover
+from headwise.models.attention.projection import LinearNorm, direct_weights
+from headwise.roles.induction import LENGTH, REPEATS, copying, repeated_sequences, repetition
 from headwise.roles.observation import PassageBatch, Subject, observe
 from headwise.roles.passage import Passage, View
 from headwise.roles.positional import previous_token
 from headwise.roles.shape import sink
 from headwise.roles.templates import Readout
+from models.attention.families import STACK, tiny
 from refusals import refuses
 from roles.handmade import baselines, random_weights, values
 

@@ -11,19 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from headwise.core.heads import HeadMap
 from headwise.data.annotated import Annotated, mention
 from headwise.data.treebank import Treebank
-from headwise.heads import HeadMap
 from headwise.roles.causal import no_effects
 from headwise.roles.coreference import coreference, matching_words
-from headwise.roles.label import (
-    compare_halves,
-    find,
-    labels,
-    missing_roles,
-    patterns,
-    threshold,
-)
+from headwise.roles.label import compare_halves, find, labels, missing_roles, patterns, threshold
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.probe import AnswerSums, Probe, together

@@ -13,9 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
-from headwise.attention import keeping
-from headwise.heads import Head
-from headwise.layout import HeadMask
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
+from headwise.models.attention import keeping
+from headwise.models.tasks.objective import asked_places, on_device, predict
 from headwise.roles.behaviour import FALSE_WORDS
 from headwise.roles.lost_words import (
     WORDS,
@@ -25,9 +26,8 @@ from headwise.roles.lost_words import (
     table_of,
     words_of_pieces,
 )
-from headwise.tasks.objective import asked_places, on_device, predict
+from models.tasks.askers import asker, embedder, lines, pairs
 from refusals import refuses
-from tasks.askers import asker, embedder, lines, pairs
 
 HEADS = [Head("cross", 0, number) for number in range(8)]
 

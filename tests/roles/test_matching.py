@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.attention import capture, evaluating
-from headwise.attention.output import run_layers
+from headwise.models.attention import capture, evaluating
+from headwise.models.attention.output import run_layers
+from headwise.models.tasks.objective import inputs_of
 from headwise.roles import matching
-from headwise.tasks.objective import inputs_of
-from tasks.askers import asker, lines, pairs
+from models.tasks.askers import asker, lines, pairs
 
 TEXTS = {"marian": pairs, "bert": lines, "llama": lines}
 

@@ -15,11 +15,11 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 import headwise as hw
-from attention.families import STACK
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.roles.role import NO_ROLE, category, display_name, ordered_roles, role_of
 from headwise.study import make_plan, run_study
+from models.attention.families import STACK
 from refusals import refuses
 from study.studies import QUIET
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.heads import HeadMap, Site
-from headwise.importance.sums import SentenceSums, add_all
+from headwise.core.heads import HeadMap, Site
+from headwise.models.evaluation.sums import SentenceSums, add_all
 from headwise.roles import probe as module
 from headwise.roles.probe import AnswerSums, Probe, together
 from refusals import refuses

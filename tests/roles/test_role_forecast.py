@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 import headwise as hw
-from headwise.cli import app
 from headwise.data.embedded import write_treebank
+from headwise.faces.cli import app
 from headwise.roles import role_forecast as role_forecast_module
 from headwise.roles.role_data import TIMED_TREES
 from headwise.roles.role_forecast import role_forecast
-from tasks.askers import asker
+from models.tasks.askers import asker
 
 
 @pytest.fixture

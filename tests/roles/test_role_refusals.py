@@ -13,9 +13,9 @@ import pytest
 import headwise as hw
 from headwise.data.embedded import write_treebank
 from headwise.data.treebank import Treebank
+from models.tasks.askers import asker, lines
 from refusals import refuses
 from roles.aligning import PROMPT, copies, listener, pairs, prompted_translator, spoken, translator
-from tasks.askers import asker, lines
 
 
 def write(path: Path, text: str) -> Path:

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.attention import AttentionCall, capture, keeping
-from headwise.heads import Head, Kind, Site
-from headwise.layout import HeadMask
+from headwise.core.heads import Head, Kind, Site
+from headwise.core.layout import HeadMask
+from headwise.models.attention import AttentionCall, capture, keeping
+from headwise.models.tasks.objective import asked_places, losses_of, on_device
 from headwise.roles.role_sets import (
     ELSEWHERE,
     RANDOM_SETS,
@@ -24,9 +25,8 @@ from headwise.roles.role_sets import (
     sets_like,
 )
 from headwise.roles.role_tests import Roles
-from headwise.tasks.objective import asked_places, losses_of, on_device
+from models.tasks.askers import asker, embedder, lines, pairs
 from refusals import refuses
-from tasks.askers import asker, embedder, lines, pairs
 
 
 def having(model: hw.Model, roles: Sequence[tuple[Head, str]]) -> Roles:

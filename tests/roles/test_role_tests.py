@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.attention.discover import output_of
+from headwise.core.heads import COLUMNS
+from headwise.core.statistics import cohen_h
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
-from headwise.heads import COLUMNS
+from headwise.models.attention.discover import output_of
 from headwise.roles import alignment, observation
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
@@ -28,7 +29,6 @@ from headwise.roles.role_data import (
     shuffled,
 )
 from headwise.roles.role_tests import CONTROL_COLUMNS, Roles, find_roles
-from headwise.statistics import cohen_h
 from refusals import refuses
 from roles.conftest import Reader
 from roles.handmade import between_tokens, between_words, found_in

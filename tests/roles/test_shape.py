@@ -7,9 +7,9 @@ from itertools import islice
 import pytest
 import torch
 
-from headwise.attention import AttentionCall
+from headwise.core.heads import Site
 from headwise.data.treebank import Treebank
-from headwise.heads import Site
+from headwise.models.attention import AttentionCall
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums
 from headwise.roles.shape import TAGS, means, opening, shape, variability

@@ -13,9 +13,9 @@ import torch
 from typer.testing import CliRunner
 
 import headwise as hw
-from headwise.cli import app
+from headwise.core.layout import HeadMask
 from headwise.data.embedded import write_treebank
-from headwise.layout import HeadMask
+from headwise.faces.cli import app
 from headwise.roles.passage import Passage
 from headwise.speech.recordings import audio_seconds, samples
 from headwise.speech.sound import NEAR_FRAMES, diagonal, spoken_word

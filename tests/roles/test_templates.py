@@ -14,13 +14,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from attention.families import tiny
-from headwise.attention import AttentionCall
+from headwise.core.heads import Site
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.treebank import Treebank
-from headwise.heads import Site
-from headwise.model import Model
+from headwise.models.attention import AttentionCall
+from headwise.models.model import Model
 from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe
@@ -35,6 +34,7 @@ from headwise.roles.templates import (
     retrieval_texts,
     successor_texts,
 )
+from models.attention.families import tiny
 from refusals import refuses
 from roles.handmade import baselines, first_subword, found_in, random_weights, values
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from transformers import pipeline
 
-from headwise.attention import AttentionCall, capture, evaluating
-from headwise.heads import Head
-from headwise.model import Model
-from headwise.progress import silent
+from headwise.core.heads import Head
+from headwise.core.progress import silent
+from headwise.models.attention import AttentionCall, capture, evaluating
+from headwise.models.model import Model
 from headwise.roles.observation import Subject
 from headwise.speech.alignment import (
     encode_recordings,

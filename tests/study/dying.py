@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from headwise.folders import Folder
-from headwise.progress import Progress
-from headwise.report import report
+from headwise.core.folders import Folder
+from headwise.core.progress import Progress
+from headwise.faces.report import report
 from headwise.study import read_plan, run_study
 from headwise.study.records import Store
 from headwise.study.results import Tables

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.progress import Progress
+from headwise.core.progress import Progress
 from headwise.study import Plan, make_plan, run_study
 
 TINY: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.study import run_study
 from study.studies import QUIET, TINY, again, different, numbers, plan_of
 
@@ -67,7 +67,7 @@ def after_damage(whole: Path, run: Path, name: str, damage: str, seed: int) -> s
         again(plan_of(TINY), run)
     except HeadwiseError:
         return "refused"
-    # Token ids are checked when a training reads them (tests/training/test_token_batches.py), not before.
+    # Token ids are checked when a training reads them (tests/models/training/test_token_batches.py), not before.
     unread = name.startswith((".steps/", ".work/text/")) or name in TIMED
     unread |= name.endswith("/README.md")  # the user's own words about a model: they stay
     same = unread or ((run / name).exists() and content_of(run / name) == content_of(whole / name))

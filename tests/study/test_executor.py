@@ -12,14 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.progress import Progress, about
-from headwise.study.executor import (
-    BuildResult,
-    LocalExecutor,
-    StudyOutcome,
-    run_builds,
-)
+from headwise.core.errors import HeadsMissing, HeadwiseError
+from headwise.core.progress import Progress, about
+from headwise.study.executor import BuildResult, LocalExecutor, StudyOutcome, run_builds
 from headwise.study.forecast import plan_lines
 from study.studies import Notes
 from study.toys import Toy

@@ -15,16 +15,16 @@ import torch
 from benchmarks.truth.planted_templates import plant_template_model
 
 import headwise as hw
+from headwise.faces.report.cost import build_controls, model_comparisons
+from headwise.faces.report.role_tables import causal_table
+from headwise.faces.report.run_folder import read_run
+from headwise.faces.report.summary import other_orders
 from headwise.importance.passes import usual_measures
-from headwise.report.cost import build_controls, model_comparisons
-from headwise.report.role_tables import causal_table
-from headwise.report.run_folder import read_run
-from headwise.report.summary import other_orders
 from headwise.study import make_plan, run_study
 from headwise.study.run_context import RunContext
 from headwise.study.study import dry_run
+from models.tasks.askers import asker, sentences
 from study.studies import BARELY, NUMBER, QUIET, again, facts, numbers_of
-from tasks.askers import asker, sentences
 
 SWEEPS = [
     {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headwise.errors import HeadwiseError
-from headwise.folders import Folder
-from headwise.report.run_folder import read_run
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder
+from headwise.faces.report.run_folder import read_run
 from headwise.study import run_study
 from headwise.study.ownership import claim, plan_changes, plan_of_study, refuse_others
 from headwise.study.study import dry_run

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from headwise.core.errors import HeadwiseError
+from headwise.core.options import Architecture, Search, validated
 from headwise.data.embedded import write_parallel
-from headwise.errors import HeadwiseError
-from headwise.options import Architecture, Search, validated
 from headwise.study import Plan, make_plan, read_plan
 from headwise.study.ownership import claim, plan_of_study, refuse_others
 from headwise.study.plan import GreedySweep, TopKSweep

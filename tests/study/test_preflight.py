@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.study import run_study
 from headwise.study.study import dry_run
 from study.studies import Notes, plan_of

@@ -16,8 +16,8 @@ import pytest
 import torch
 from rich.progress import Progress as Bars
 
-from headwise.errors import HeadsMissing, HeadwiseError
-from headwise.progress import Progress
+from headwise.core.errors import HeadsMissing, HeadwiseError
+from headwise.core.progress import Progress
 from headwise.study import ray_executor as cluster
 from headwise.study.executor import DoBuild, StudyOutcome, run_builds
 from study.studies import Notes

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from filelock import FileLock, Timeout
 
-from headwise.errors import HeadwiseError
-from headwise.folders import Folder, digest
-from headwise.progress import Progress
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder, digest
+from headwise.core.progress import Progress
 from headwise.study.records import STAGING, Store
 from study.studies import QUIET, Notes
 from study.toys import ToyMaking

@@ -13,11 +13,11 @@ import pytest
 import sacrebleu
 from scipy.stats import t as student
 
-from headwise import statistics
-from headwise.decoding.bleu import translation_answers
-from headwise.errors import HeadwiseError
-from headwise.pruning.measured import MODEL_COLUMNS
-from headwise.qualities import BLEU, PERPLEXITY, Number
+from headwise.core import statistics
+from headwise.core.errors import HeadwiseError
+from headwise.core.measured import MODEL_COLUMNS
+from headwise.core.qualities import BLEU, PERPLEXITY, Number
+from headwise.models.decoding.bleu import translation_answers
 from headwise.study.results import SEED_COLUMNS, changes_by_reference, seed_means
 
 WORDS = [f"w{i}" for i in range(30)]

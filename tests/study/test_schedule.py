@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headwise.folders import Folder
-from headwise.heads import KINDS, HeadMap
-from headwise.layout import HeadMask
+from headwise.core.folders import Folder
+from headwise.core.heads import KINDS, HeadMap
+from headwise.core.layout import HeadMask
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
 from headwise.study.run_context import RunContext

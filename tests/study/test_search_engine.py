@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headwise.decoding import ctranslate2
-from headwise.errors import HeadwiseError
-from headwise.loading import load
+from headwise.core.errors import HeadwiseError
+from headwise.models.decoding import ctranslate2
+from headwise.models.loading import load
 from headwise.study import run_study
 from headwise.study.evaluation_steps import MeasureSpeed, Translate
 from headwise.study.run_context import RunContext

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import headwise as hw
-from headwise.layout import HeadMask
+from headwise.core.layout import HeadMask
 from headwise.study import Plan, make_plan, model_steps, run_study
 from headwise.study.study import Study, dry_run
 from own_process import headwise, two

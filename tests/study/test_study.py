@@ -17,15 +17,15 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.cli.outcome import outcome
+from headwise.core.folders import Folder
+from headwise.core.layout import HeadMask
+from headwise.core.qualities import QualityMeasure
 from headwise.data.embedded import write_parallel
-from headwise.decoding.bleu import translation_answers
-from headwise.folders import Folder
-from headwise.layout import HeadMask
-from headwise.qualities import QualityMeasure
-from headwise.report import report
-from headwise.report.model_card import origin_rows
-from headwise.report.run_folder import read_run
+from headwise.faces.cli.outcome import outcome
+from headwise.faces.report import report
+from headwise.faces.report.model_card import origin_rows
+from headwise.faces.report.run_folder import read_run
+from headwise.models.decoding.bleu import translation_answers
 from headwise.study import evaluation_steps, make_plan, model_steps, run_study
 from headwise.study.head_steps import ScorePass
 from headwise.study.run_context import RunContext
@@ -620,7 +620,7 @@ def test_tables_say_where_the_work_was_done(copied: Path, monkeypatch: pytest.Mo
     before = facts(copied)
     there = before["versions"]["torch"]
     elsewhere = {"versions": {"torch": "99"}, "threads": 64, "machine": "Other", "kernel": "NONE"}
-    monkeypatch.setattr("headwise.environment.version", lambda name: "99")
+    monkeypatch.setattr("headwise.models.environment.version", lambda name: "99")
     monkeypatch.setattr("headwise.study.results.environment_info", lambda: elsewhere)
     again(plan_of(TINY), copied)
     assert facts(copied) == before

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from headwise.core.options import Architecture
 from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
-from headwise.forecast import TRANSLATION, UPDATE, drawn
-from headwise.options import Architecture
+from headwise.models.forecast import TRANSLATION, UPDATE, drawn
+from headwise.models.training.token_batches import IGNORED
+from headwise.models.training.tokenizer import learn_subwords
 from headwise.study import forecast
 from headwise.study.forecast import (
     blank,
@@ -25,10 +27,8 @@ from headwise.study.forecast import (
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
 from headwise.study.step import Build
-from headwise.training.token_batches import IGNORED
-from headwise.training.tokenizer import learn_subwords
+from models.tasks.askers import asker
 from study.studies import QUIET, TINY, plan_of
-from tasks.askers import asker
 
 SMALL = Architecture(
     encoder_layers=1, decoder_layers=1, heads=2, width=16, feedforward=32, vocabulary=200

@@ -16,8 +16,8 @@ import headwise as hw
 from headwise.importance import ablation, gating
 from headwise.importance.gating import gate_heads
 from headwise.study import make_plan
+from models.tasks.askers import asker, pairs
 from study.studies import again
-from tasks.askers import asker, pairs
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,9 +12,9 @@ import pytest
 import headwise as hw
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
+from models.tasks.askers import asker, embedder, sentences
+from models.tasks.test_classifiers import classifier, drawn
 from study.studies import NUMBER, QUIET, again, facts, measured_in, numbers_of
-from tasks.askers import asker, embedder, sentences
-from tasks.test_classifiers import classifier, drawn
 
 FAST = {"epochs": 2, "warmup": 1, "gate_learning_rate": 2.0, "kinds": ["encoder-self"]}
 PRUNING = [

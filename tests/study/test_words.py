@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.report.run_folder import read_run
+from headwise.faces.report.run_folder import read_run
 from headwise.roles.behaviour import WORDS
 from headwise.study import make_plan, run_study
+from models.tasks.askers import embedder
 from study.studies import QUIET, again, facts, of_model, plan_of
-from tasks.askers import embedder
 
 
 def test_a_study_writes_what_the_function_finds(finished: Path, tmp_path: Path) -> None:

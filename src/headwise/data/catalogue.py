@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pooch
 import requests
 
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import below
+from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.folders import below
 
 TIMEOUT = (10, 60)  # seconds to connect, seconds without a byte
 CHUNK_BYTES = 1 << 16

@@ -22,9 +22,9 @@ from conllu.parser import (
     parse_line,
 )
 
+from headwise.core.errors import HeadwiseError
 from headwise.data.annotated import Annotated, Cycle, Mention, Span, Word, depths, lay_out, mention
 from headwise.data.lines import whole_lines
-from headwise.errors import HeadwiseError
 
 # A file without blank lines would be read into memory as one sentence.
 MOST_SENTENCE_LINES = 10_000

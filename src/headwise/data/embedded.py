@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
 
-from headwise.errors import HeadwiseError
-from headwise.folders import below, write_once
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import below, write_once
 
 Split = Literal["train", "dev", "test"]
 PAIR_COUNTS: dict[Split, int] = {"train": 24_000, "dev": 1_000, "test": 1_000}  # pairs

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs
 
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import LONGEST_NAME, as_path
+from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.folders import LONGEST_NAME, as_path
 
 GZIP = b"\x1f\x8b"
 POINTER = b"version https://git-lfs"

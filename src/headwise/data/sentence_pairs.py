@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from headwise.core.errors import HeadwiseError
 from headwise.data.lines import existing_file, named_table
 from headwise.data.store import StoredText, file_key
 from headwise.data.text import AnyPath, TextSpec, one_spec, records_of, rows_in_python, side_of
-from headwise.errors import HeadwiseError
 
 KEYS = ("sentence1", "sentence2", "score")
 

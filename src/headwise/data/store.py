@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from headwise.errors import HeadwiseError
-from headwise.folders import Folder, below, digest, manifest
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder, below, digest, manifest
 
 if TYPE_CHECKING:
     from datasets import Dataset

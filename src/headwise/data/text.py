@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from urllib.parse import parse_qs
 
+from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.core.heads import as_rows
 from headwise.data.lines import (
     existing_file,
     is_table,
@@ -27,8 +29,6 @@ from headwise.data.lines import (
     whole_lines,
 )
 from headwise.data.store import StoredText, file_key
-from headwise.errors import HeadwiseError, did_you_mean, shown_value
-from headwise.heads import as_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -21,11 +21,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
+from headwise.core.errors import HeadwiseError
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll import read_conllu
 from headwise.data.lines import existing_file, named_files, read_lines
 from headwise.data.store import file_key, part_file, scratch_folder
-from headwise.errors import HeadwiseError
 
 __all__ = ["Annotated", "TreebankSize", "Mention", "Treebank", "Word"]
 PARSED_AT_ONCE = 64  # sentences

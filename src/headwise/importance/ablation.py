@@ -1,7 +1,7 @@
 """Ablation: the change of the loss without one head (Michel et al. 2019, section 3).
 
 It is the reference for cheaper scores: exact, with one forward per head. Layers before the head are computed once per
-batch, and several heads share a forward (headwise.attention.reuse).
+batch, and several heads share a forward (headwise.models.attention.reuse).
 """
 
 from __future__ import annotations
@@ -16,47 +16,37 @@ import torch
 from accelerate import PartialState
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, device_of, evaluating, keeping
-from headwise.attention.capture import refuse_other_heads
-from headwise.attention.removal import with_others
-from headwise.attention.reuse import (
-    ForwardRecord,
-    Trial,
-    clear_unless_reusable,
-    recording,
-)
+from headwise.core.heads import Head, Site
+from headwise.core.layout import HeadMask
+from headwise.core.options import Search
+from headwise.core.progress import unreported
 from headwise.data.text import ParallelText
-from headwise.decoding.bleu import translation_answers
-from headwise.decoding.translator import Generate, translate
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, Site
-from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.corrupted_outputs import corrupted_outputs, swapped
-from headwise.importance.gradient import exchanged, refuse_unsound, sound, traced, tracing
-from headwise.importance.mean_outputs import (
-    mean_outputs,
-    position_means,
-    positions,
-)
+from headwise.importance.gradient import exchanged, traced, tracing
 from headwise.importance.measurement import Measurement
 from headwise.importance.paths import Receivers, along_paths
-from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.sample import Sample
-from headwise.importance.sums import SentenceSums, add_all, of_documents, to_numpy
 from headwise.importance.work import work_on
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.options import Search
-from headwise.progress import unreported
-from headwise.tasks.batches import Batches, Fold, Shuffled, reporter, unreported_batches
-from headwise.tasks.objective import (
-    asked_places,
-    asked_tokens,
-    losses_of,
+from headwise.models.attention import AttentionCall, Discovery, evaluating, keeping
+from headwise.models.attention.removal import with_others
+from headwise.models.attention.reuse import Trial
+from headwise.models.attention.sides import sides_of_site
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.translator import Generate, translate
+from headwise.models.evaluation.corrupted_outputs import corrupted_outputs, swapped
+from headwise.models.evaluation.mean_outputs import mean_outputs, position_means, positions
+from headwise.models.evaluation.recorded_batch import RecordedBatch
+from headwise.models.evaluation.sums import SentenceSums, add_all
+from headwise.models.evaluation.without_heads import (
+    record_batch,
+    recordings,
+    unrecorded,
+)
+from headwise.models.model import Model
+from headwise.models.processes import gather_batches
+from headwise.models.tasks.batches import Batches, Fold, Shuffled, reporter, unreported_batches
+from headwise.models.tasks.objective import (
     on_device,
     query_masks,
-    token_masks,
 )
 
 RESTORED = "ablation.restored"
@@ -209,112 +199,6 @@ def adding(
                     ]
                     tried[name].take(site, np.outer(rows, awake), rows)
         yield
-
-
-def removal_losses(
-    model: nn.Module,
-    discovery: Discovery,
-    batches: Iterable[Mapping[str, Tensor]],
-    masks: Sequence[HeadMask],
-) -> tuple[np.ndarray, np.ndarray]:
-    """The loss of every sentence with only the heads of each mask, summed over its tokens (sentences x masks), and its
-    number of predicted tokens; for a long document, summed over its windows. From all processes, in the order of a
-    single one."""
-    for mask in masks:
-        refuse_other_heads(discovery, mask)
-    trials = []
-    for mask in masks:
-        removed = [head for head in discovery.heads if head not in mask.kept]
-        trials.append(silent_heads(removed, device_of(model)))
-    return trial_losses(model, discovery, batches, lambda _: trials, reuse=any(trials))
-
-
-def silent_heads(heads: Iterable[Head], device: torch.device) -> Trial:
-    """A trial in which heads give nothing."""
-    by_site: dict[Site, list[int]] = {}
-    for head in heads:
-        by_site.setdefault(Site(head.kind, head.layer), []).append(head.head)
-    trial: dict[Site, Callable[[AttentionCall], Tensor]] = {}
-    for site, numbers in by_site.items():
-        # once for all batches: plain numbers would be copied to the device at each call
-        here = torch.tensor(numbers, device=device)
-        trial[site] = partial(with_others, heads=here, replacement=0.0)
-    return trial
-
-
-def trial_losses(
-    model: nn.Module,
-    discovery: Discovery,
-    batches: Iterable[Mapping[str, Tensor]],
-    trials_of: Callable[[RecordedBatch], Sequence[Trial]],
-    reuse: bool = True,
-) -> tuple[np.ndarray, np.ndarray]:
-    """As `removal_losses`, with outputs of heads changed in any way: the loss of every sentence in each trial. trials_of:
-    from a batch to its trials, as many for each. reuse: as of `recordings`."""
-    parts: list[np.ndarray] = []
-    within = reporter(batches)
-    with failing_together(), evaluating(model), torch.no_grad():
-        for batch in recordings(model, discovery, batches, reuse):
-            by_sentence = batch.losses_in(trials_of(batch), within).T
-            units = np.column_stack(to_numpy([by_sentence, batch.asked]))
-            # a unit of every bootstrap has predicted tokens
-            parts.append(units[units[:, -1] > 0].astype(np.float64))
-        parts = gather_batches(parts)
-    if not parts:
-        raise HeadwiseError(
-            "The loss without some heads cannot be computed: the text has no sentence. Give other text."
-        )
-    units = of_documents(np.concatenate(parts), getattr(batches, "documents", None))
-    return units[:, :-1], units[:, -1]
-
-
-def recordings(
-    model: nn.Module,
-    discovery: Discovery,
-    batches: Iterable[Mapping[str, Tensor]],
-    reuse: bool = True,
-) -> Iterator[RecordedBatch]:
-    """A forward of the full model on every batch. A model whose layers cannot be run from the middle on (more than one
-    state goes between them, or they run in rounds) runs in full each time. reuse: whether trials will begin in the
-    middle; else nobody tries whether they can, which takes a second forward over the first batch."""
-    for place, tensors in enumerate(batches):
-        batch = record_batch(model, discovery, tensors)
-        if place == 0 and reuse:
-            reuse = clear_unless_reusable(
-                model, discovery, batch.kept, batch.losses_again, batch.losses
-            )
-        # without recorded calls, every trial runs the whole model
-        if not reuse:
-            batch.kept.calls.clear()
-        yield batch
-
-
-def unrecorded(
-    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
-) -> RecordedBatch:
-    """A batch before any forward, which `to_first_order` makes itself: its losses are 0."""
-    tensors = on_device(model, batch)
-    asked = asked_tokens(tensors["labels"])
-    places, there = asked_places(tensors["labels"]), token_masks(tensors)
-    nothing = ForwardRecord(len(asked))
-    return RecordedBatch(model, discovery, tensors, asked * 0.0, asked, places, there, nothing)
-
-
-def record_batch(
-    model: nn.Module, discovery: Discovery, batch: Mapping[str, Tensor]
-) -> RecordedBatch:
-    """A forward of the full model."""
-    blank = unrecorded(model, discovery, batch)
-    layers: dict[Site, Tensor] = {}
-
-    def note(call: AttentionCall) -> None:
-        # a truth value on the device: reading it here would wait for each layer
-        layers[call.site] = sound(call, blank.there)
-
-    with recording(model, discovery, len(blank.asked), note) as kept:
-        lost = losses_of(model, blank.tensors, blank.places)
-    refuse_unsound(layers, lost)
-    return replace(blank, losses=lost, kept=kept)
 
 
 def corrupted_batch(batch: RecordedBatch) -> RecordedBatch:

@@ -18,35 +18,25 @@ Nothing of size query × key is kept after its layer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
-from headwise.attention.output import run_layers
-from headwise.attention.projection import output_weights
-from headwise.heads import Site
-from headwise.importance.processes import gather_values
-from headwise.importance.sums import SentenceSums, add_all, relative
-from headwise.model import Model
-from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import inputs_of, on_device, query_masks, token_masks
+from headwise.core.heads import Site
+from headwise.models.attention import AttentionCall, Discovery, capture, device_of, evaluating
+from headwise.models.attention.output import run_layers
+from headwise.models.attention.projection import output_weights
+from headwise.models.attention.sides import Side, sides_of_site
+from headwise.models.evaluation.sums import SentenceSums, add_all, relative
+from headwise.models.model import Model
+from headwise.models.processes import gather_values
+from headwise.models.tasks.batches import Batches, Fold
+from headwise.models.tasks.objective import inputs_of, on_device, query_masks, token_masks
 
 Statistic = Literal["confidence", "entropy", "attention-to-end", "attention-to-first", "dormancy"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
-
-
-@dataclass(frozen=True)
-class Side:
-    """Positions of one side of a batch, each B N: words, the first token, ends of sentence, and the tokens
-    that count as queries: each once in windows of a long document, the frames of a recording, no prompt."""
-
-    words: Tensor
-    first: Tensor
-    end: Tensor
-    counted: Tensor
 
 
 def attention_statistics(
@@ -134,14 +124,6 @@ def statistic_of(
     places = keys.end if name == "attention-to-end" else keys.first
     # queries that see none of these places do not count
     return sharing(call.weights, places, call.visible(asked, places).any(-1).any(1))
-
-
-def sides_of_site(site: Site) -> tuple[str, str]:
-    """The sides of the batch of a site's queries and keys; the text of a language model is a target."""
-    # a model of one stack has the same text on both sides
-    if site.kind == "encoder-self":
-        return "source", "source"
-    return "target", "source" if site.kind == "cross" else "target"
 
 
 def batch_sides(batch: Mapping[str, Tensor], special: Tensor) -> dict[str, Side]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headwise.importance.sums import SentenceSums, of_documents
-from headwise.statistics import effective_units, expanded_quantile
+from headwise.core.statistics import effective_units, expanded_quantile
+from headwise.models.evaluation.sums import SentenceSums, of_documents
 
 
 def controlled(

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, Row
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, HeadMap, Row
+from headwise.core.layout import HeadMask
+from headwise.core.statistics import bootstrap, effective_units, interval
 from headwise.importance.measures import CURVES, FAITHFULNESS
-from headwise.importance.sums import check_finite
-from headwise.layout import HeadMask
-from headwise.statistics import bootstrap, effective_units, interval
+from headwise.models.evaluation.sums import check_finite
 
 CURVE_STEPS = 10
 CIRCUIT_SIZES = (

@@ -10,26 +10,26 @@ import numpy as np
 import pandas as pd
 import torch
 
-from headwise.attention import evaluating
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.generators import check_seed
-from headwise.grid import HeadGrid
-from headwise.heads import HeadMap
+from headwise.core.errors import HeadwiseError
+from headwise.core.grid import HeadGrid
+from headwise.core.heads import HeadMap
+from headwise.core.progress import Report, shown
+from headwise.core.result import TableResult
+from headwise.core.statistics import means_with_intervals, ratio_interval
 from headwise.importance.ablation import ABLATIONS, ablate
-from headwise.importance.corrupted_outputs import swapped
 from headwise.importance.passes import refuse_unscorable
 from headwise.importance.paths import Receivers
-from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.sums import to_numpy
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, shown
-from headwise.result import TableResult
-from headwise.statistics import means_with_intervals, ratio_interval
-from headwise.tasks import AnyText, Given, OwnInputs
-from headwise.tasks.batches import Batches
-from headwise.tasks.objective import losses_of, on_device
+from headwise.models.attention import evaluating
+from headwise.models.environment import signature_of
+from headwise.models.evaluation.corrupted_outputs import swapped
+from headwise.models.evaluation.sums import to_numpy
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.processes import failing_together, gather_batches
+from headwise.models.tasks import AnyText, Given, OwnInputs
+from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.objective import losses_of, on_device
 
 EFFECTS = (
     "kind",

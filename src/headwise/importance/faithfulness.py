@@ -19,9 +19,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from headwise.errors import HeadwiseError
-from headwise.heads import KINDS, Head, HeadMap, Kind, Row
-from headwise.importance.ablation import removal_losses
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import KINDS, Head, HeadMap, Kind, Row
+from headwise.core.layout import HeadMask
+from headwise.core.progress import Report, parts, silent, turn
+from headwise.core.statistics import bootstrap, centred_interval, effective_units
 from headwise.importance.curves import (
     CURVE_STEPS,
     Rescore,
@@ -35,13 +37,11 @@ from headwise.importance.curves import (
 from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
 from headwise.importance.passes import importance_values
 from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
-from headwise.importance.sums import MERGED_SENTENCES, SentenceSums, head_values
 from headwise.importance.work import Workload, work_on
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.progress import Report, parts, silent, turn
-from headwise.statistics import bootstrap, centred_interval, effective_units
-from headwise.tasks.batches import Batches, Fold
+from headwise.models.evaluation.sums import MERGED_SENTENCES, SentenceSums, head_values
+from headwise.models.evaluation.without_heads import removal_losses
+from headwise.models.model import Model
+from headwise.models.tasks.batches import Batches, Fold
 
 TRUTH = "ablation.zero"  # that scores are compared with
 RANDOM_ORDERS = 5  # of removal, that the orders of scores are compared with

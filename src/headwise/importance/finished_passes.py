@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from headwise.environment import environment_info
-from headwise.fingerprint import fingerprint
-from headwise.folders import Folder, below, digest, files_in, manifest
-from headwise.heads import HeadMap
+from headwise.core.folders import Folder, below, digest, files_in, manifest
+from headwise.core.heads import HeadMap
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import facts, passes
-from headwise.importance.sums import SENTENCE_SCALES, SentenceSums
-from headwise.model import Model
-from headwise.tasks.batches import Batches
+from headwise.models.environment import environment_info
+from headwise.models.evaluation.sums import SENTENCE_SCALES, SentenceSums
+from headwise.models.fingerprint import fingerprint
+from headwise.models.model import Model
+from headwise.models.tasks.batches import Batches
 
 FOLDER = ".score"  # in the folder of the result
 

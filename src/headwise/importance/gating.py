@@ -25,16 +25,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import Discovery, capture, device_of
-from headwise.errors import HeadwiseError
-from headwise.heads import Row, Site
-from headwise.importance.gradient import refuse_unsound, tracing
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Row, Site
+from headwise.core.progress import Report, silent, turn
+from headwise.importance.gradient import tracing
 from headwise.importance.measurement import Measurement
-from headwise.model import Model
-from headwise.progress import Report, silent, turn
-from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import asked_tokens, losses_of, on_device
-from headwise.training.token_batches import IGNORED
+from headwise.models.attention import Discovery, capture, device_of
+from headwise.models.evaluation.soundness import refuse_unsound
+from headwise.models.model import Model
+from headwise.models.tasks.batches import Batches, Fold
+from headwise.models.tasks.objective import asked_tokens, losses_of, on_device
+from headwise.models.training.token_batches import IGNORED
 
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 

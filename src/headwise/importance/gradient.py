@@ -13,22 +13,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, capture, evaluating
-from headwise.attention.direct import direct_paths
-from headwise.attention.discover import same_gradients
-from headwise.attention.kernel import repeat
-from headwise.attention.offload import reloading
-from headwise.heads import Site
-from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.corrupted_outputs import corrupted_outputs
-from headwise.importance.sums import SentenceSums, add_all, check_finite, to_numpy, to_unit_norm
-from headwise.model import Model
-from headwise.tasks.batches import Batches, Fold, reporter
-from headwise.tasks.objective import (
+from headwise.core.heads import Site
+from headwise.models.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.models.attention.direct import direct_paths
+from headwise.models.attention.discover import same_gradients
+from headwise.models.attention.kernel import repeat
+from headwise.models.attention.offload import reloading
+from headwise.models.attention.sides import sides_of_site
+from headwise.models.evaluation.corrupted_outputs import corrupted_outputs
+from headwise.models.evaluation.soundness import refuse_unsound, sound
+from headwise.models.evaluation.sums import (
+    SentenceSums,
+    add_all,
+    to_unit_norm,
+)
+from headwise.models.model import Model
+from headwise.models.tasks.batches import Batches, Fold, reporter
+from headwise.models.tasks.objective import (
     asked_tokens,
     differentiable,
     losses_of,
@@ -244,22 +248,6 @@ def exchanged(call: AttentionCall, gradient: Tensor, other: Tensor) -> Tensor:
     """What the loss gains to first order when each number of the heads' outputs becomes another: B Q H D in and out."""
     wide = torch.promote_types(gradient.dtype, torch.float32)
     return (other.to(wide) - call.output.to(wide)) * gradient.to(wide)
-
-
-def sound(call: AttentionCall, there: Mapping[str, Tensor]) -> Tensor:
-    """Whether a layer's outputs are finite numbers wherever a token is, as one truth value on the device."""
-    sums = call.output.detach().sum((2, 3), dtype=torch.float32)
-    return sums.masked_fill(~there[sides_of_site(call.site)[0]], 0).isfinite().all()
-
-
-def refuse_unsound(layers: Mapping[Site, Tensor], losses: Tensor | None = None) -> None:
-    """Raise HeadwiseError for the first layer of a forward that is not `sound`, or for losses that are no numbers."""
-    flags: dict[Any, Tensor] = {**layers}  # by a layer, or words
-    if losses is not None:
-        flags["The loss, though all attention is finite,"] = losses.isfinite().all()
-    for source, flag in zip(flags, to_numpy([*flags.values()]), strict=True):
-        # the first broken layer is the cause, later ones follow from it
-        check_finite(source, np.where(flag, 0.0, np.nan))
 
 
 @contextmanager

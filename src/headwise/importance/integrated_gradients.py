@@ -8,15 +8,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery
-from headwise.heads import Site
-from headwise.importance import recorded_batch
-from headwise.importance.ablation import recordings
+from headwise.core.heads import Site
 from headwise.importance.gradient import tracing
-from headwise.importance.recorded_batch import RecordedBatch
-from headwise.importance.sums import SentenceSums, add_all
-from headwise.model import Model
-from headwise.tasks.batches import Batches, Fold, reporter
+from headwise.models.attention import AttentionCall, Discovery
+from headwise.models.evaluation import recorded_batch
+from headwise.models.evaluation.recorded_batch import RecordedBatch
+from headwise.models.evaluation.sums import SentenceSums, add_all
+from headwise.models.evaluation.without_heads import recordings
+from headwise.models.model import Model
+from headwise.models.tasks.batches import Batches, Fold, reporter
 
 PATH_STEPS = 5  # as Hanna et al. 2024 use
 

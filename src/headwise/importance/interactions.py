@@ -20,22 +20,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.generators import check_seed
-from headwise.heads import Head
-from headwise.importance.ablation import removal_losses
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
+from headwise.core.progress import Report, part, shown, silent
+from headwise.core.result import TableResult
+from headwise.core.statistics import largest_t_p, means_with_intervals
 from headwise.importance.measures import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.importance.work import Workload
-from headwise.layout import HeadMask
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, part, shown, silent
-from headwise.result import TableResult
-from headwise.statistics import largest_t_p, means_with_intervals
-from headwise.tasks import AnyText, Given
+from headwise.models.environment import signature_of
+from headwise.models.evaluation.without_heads import removal_losses
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, Given
 
 MEASURED_PAIRS = 20  # that are measured
 FEWEST_SENTENCES = 20  # sentences

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headwise.heads import Row
+from headwise.core.heads import Row
 from headwise.importance.measures import facts
-from headwise.importance.sums import SentenceSums
-from headwise.tasks.batches import Batches, Fold
+from headwise.models.evaluation.sums import SentenceSums
+from headwise.models.tasks.batches import Batches, Fold
 
 
 @dataclass

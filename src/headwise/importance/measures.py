@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from headwise.declarations import Declaration, Declarations
-from headwise.errors import HeadwiseError, shown_value
+from headwise.core.declarations import Declaration, Declarations
+from headwise.core.errors import HeadwiseError, shown_value
 
 MeasureNeed = Literal[
     "text", "loss", "attention", "words", "weights", "counterparts", "translations"

@@ -12,29 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.attention import evaluating, is_offloaded, keeping
-from headwise.attention.discover import output_of
-from headwise.attention.offload import refuse_offloaded
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, Site, head_of
-from headwise.importance.attention_statistics import sides_of_site
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, Site, head_of
+from headwise.core.layout import HeadMask
+from headwise.core.progress import Report, parts, silent
 from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.measurement import Measurement
-from headwise.importance.measures import (
-    MeasureNeed,
-    measure,
-    passes,
-    resolve_measures,
-    usual,
-)
-from headwise.importance.processes import failing_together
-from headwise.importance.sums import SENTENCE_SCALES, SentenceSums, head_values
+from headwise.importance.measures import MeasureNeed, measure, passes, resolve_measures, usual
 from headwise.importance.work import work_on
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.progress import Report, parts, silent
-from headwise.tasks.batches import Batches, Fold
-from headwise.tasks.objective import inputs_of, losses_of, on_device, query_masks
+from headwise.models.attention import evaluating, is_offloaded, keeping
+from headwise.models.attention.discover import output_of
+from headwise.models.attention.offload import refuse_offloaded
+from headwise.models.attention.sides import sides_of_site
+from headwise.models.evaluation.sums import SENTENCE_SCALES, SentenceSums, head_values
+from headwise.models.model import Model
+from headwise.models.processes import failing_together
+from headwise.models.tasks.batches import Batches, Fold
+from headwise.models.tasks.objective import inputs_of, losses_of, on_device, query_masks
 
 
 def run_pass(

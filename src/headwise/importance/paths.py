@@ -15,12 +15,12 @@ from functools import partial
 
 from torch import Tensor
 
-from headwise.attention import AttentionCall
-from headwise.attention.reuse import Trial
-from headwise.errors import HeadwiseError, did_you_mean, shown_value
-from headwise.heads import HeadMap, Site
-from headwise.importance.corrupted_outputs import outputs_of
-from headwise.importance.recorded_batch import RecordedBatch
+from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.core.heads import HeadMap, Site
+from headwise.models.attention import AttentionCall
+from headwise.models.attention.reuse import Trial
+from headwise.models.evaluation.corrupted_outputs import outputs_of
+from headwise.models.evaluation.recorded_batch import RecordedBatch
 
 LOGITS = "logits"
 INPUTS = ("query", "key", "value")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
-from headwise.heads import HeadMap
-from headwise.importance.sums import SentenceSums
+from headwise.core.heads import HeadMap
+from headwise.models.evaluation.sums import SentenceSums
 
 RANDOM_HALVES = 100  # random halves of the sentences
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from accelerate import PartialState
 
-from headwise.errors import HeadwiseError
-from headwise.heads import Head
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head
+from headwise.core.progress import silent
 from headwise.importance.control_variate import controlled
 from headwise.importance.ranks import agreement_of, halves, rank_errors
-from headwise.importance.sums import MERGED_SENTENCES, SentenceSums
-from headwise.progress import silent
-from headwise.tasks.batches import Batches, Shuffled, unreported_batches
+from headwise.models.evaluation.sums import MERGED_SENTENCES, SentenceSums
+from headwise.models.tasks.batches import Batches, Shuffled, unreported_batches
 
 SETTLED = 0.95  # rank correlation of all heads with another sample as large
 FEWEST_SAMPLED = 32  # sentences before ranks can settle

@@ -14,13 +14,14 @@ import pandas as pd
 import torch
 from accelerate import PartialState
 
-from headwise.environment import environment_info
-from headwise.errors import HeadwiseError, did_you_mean, shown_value
-from headwise.folders import as_path
-from headwise.forecast import Forecast, model_line, text_line, text_seconds
-from headwise.generators import check_seed
-from headwise.grid import HeadGrid
-from headwise.heads import Head, HeadMap, Kind, describe, read_table, score_table, table_files
+from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.core.folders import as_path
+from headwise.core.grid import HeadGrid
+from headwise.core.heads import Head, HeadMap, Kind, describe, read_table, score_table, table_files
+from headwise.core.options import Search
+from headwise.core.progress import Report, parts, shown
+from headwise.core.result import Result, top_rows
+from headwise.core.statistics import rank_interval
 from headwise.importance.faithfulness import (
     RANDOM_ORDERS,
     TRUTH,
@@ -33,25 +34,19 @@ from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import Measure, facts, measure, passes, resolve_measures
 from headwise.importance.most_faithful import judge_lines
-from headwise.importance.passes import (
-    labelled,
-    refuse_unscorable,
-    run_passes,
-    usual_measures,
-)
+from headwise.importance.passes import labelled, refuse_unscorable, run_passes, usual_measures
 from headwise.importance.ranks import spearman, stability
 from headwise.importance.sample import duration_seconds
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import work_on
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.options import Search
-from headwise.progress import Report, parts, shown
-from headwise.result import Result, top_rows
-from headwise.statistics import rank_interval
-from headwise.tasks import AnyText, Given, OwnInputs
-from headwise.tasks.batches import Batches
-from headwise.tasks.own_batches import OwnBatches
+from headwise.models.environment import environment_info
+from headwise.models.forecast import Forecast, model_line, text_line, text_seconds
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, Given, OwnInputs
+from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.own_batches import OwnBatches
 
 
 def score(

@@ -11,19 +11,19 @@ from typing import Any
 import pandas as pd
 import torch
 
-from headwise.attention import device_of
-from headwise.attention.offload import refuse_offloaded
-from headwise.attention.rebuilt import drop_unused
-from headwise.errors import HeadwiseError
-from headwise.generators import check_seed, drawing_from
-from headwise.heads import describe
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import describe
+from headwise.core.progress import Report, silent, turn
 from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_measures
 from headwise.importance.passes import run_passes
 from headwise.importance.work import Workload
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, silent, turn
-from headwise.tasks import AnyText, OwnInputs
+from headwise.models.attention import device_of
+from headwise.models.attention.offload import refuse_offloaded
+from headwise.models.attention.rebuilt import drop_unused
+from headwise.models.generators import check_seed, drawing_from
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, OwnInputs
 
 UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
 LAYER = ["kind", "layer", "measure"]

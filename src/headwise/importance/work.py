@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headwise.forecast import TRANSLATION, UPDATE
-from headwise.heads import HeadMap
+from headwise.core.heads import HeadMap
+from headwise.core.options import Search
 from headwise.importance.measures import STARTS, Cost, measure, passes
-from headwise.model import Model
-from headwise.options import Search
-from headwise.tasks.batches import Batches
+from headwise.models.forecast import TRANSLATION, UPDATE
+from headwise.models.model import Model
+from headwise.models.tasks.batches import Batches
 
 UPDATE_TOKENS = 4096  # of the batch of an update, about
 

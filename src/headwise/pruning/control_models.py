@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, Kind, Site
-from headwise.layout import HeadMask
-from headwise.options import Architecture, Keep, Unit
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, HeadMap, Kind, Site
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture, Keep, Unit
+from headwise.core.units import first_units, target_counts, units
 from headwise.pruning.controls import Case, Trained
 from headwise.pruning.greedy import random_scores, refuse_holes
-from headwise.units import first_units, target_counts, units
 
 
 def all_heads(case: Case) -> HeadMask:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from headwise.declarations import Declaration, Declarations
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, Kind
-from headwise.layout import HeadMask
-from headwise.options import Architecture, Unit
+from headwise.core.declarations import Declaration, Declarations
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, HeadMap, Kind
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture, Unit
 
 if TYPE_CHECKING:
-    from headwise.model import Model
+    from headwise.models.model import Model
 
 CONTROL_NAME = re.compile(r"[\w-]+")  # it is also part of a folder's name
 

@@ -8,22 +8,22 @@ from typing import Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention.discover import same_gradients
-from headwise.heads import Kind
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.options import GateTraining, Greedy
-from headwise.progress import part
-from headwise.pruning.gate_training import Pruned, trainable
-from headwise.pruning.harm import HarmWatch
-from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.trainer import (
+from headwise.core.heads import Kind
+from headwise.core.layout import HeadMask
+from headwise.core.options import GateTraining, Greedy
+from headwise.core.progress import part
+from headwise.models.attention.discover import same_gradients
+from headwise.models.model import Model
+from headwise.models.training.loss import dev_loss, loss_forward
+from headwise.models.training.trainer import (
     TrainingRun,
     average,
     dev_losses,
     train_model,
     trained_tensors,
 )
+from headwise.pruning.gate_training import Pruned, trainable
+from headwise.pruning.harm import HarmWatch
 
 SHARES = (1.0, 0.25, 0.0625)  # of the learning rate, tried in turn where weights train apart
 

@@ -18,21 +18,21 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture, device_of, keeping
-from headwise.attention.discover import same_gradients
-from headwise.attention.offload import refuse_offloaded, separate_copy
-from headwise.errors import HeadwiseError
-from headwise.folders import write_text
-from headwise.heads import Kind
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.options import WITHOUT_DROPOUT, FineTuning, GateTraining, Train
-from headwise.progress import part
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import write_text
+from headwise.core.heads import Kind
+from headwise.core.layout import HeadMask
+from headwise.core.options import WITHOUT_DROPOUT, FineTuning, GateTraining, Train
+from headwise.core.progress import part
+from headwise.models.attention import capture, device_of, keeping
+from headwise.models.attention.discover import same_gradients
+from headwise.models.attention.offload import refuse_offloaded, separate_copy
+from headwise.models.model import Model
+from headwise.models.training.loss import dev_loss, loss_forward
+from headwise.models.training.token_batches import TrainingData
+from headwise.models.training.trainer import Gated, TrainingRun, average, in_float32, train_model
 from headwise.pruning.gates import HeadGates
 from headwise.pruning.harm import HarmWatch
-from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.token_batches import TrainingData
-from headwise.training.trainer import Gated, TrainingRun, average, in_float32, train_model
 
 RANK = 8  # of the low-rank changes of a linear layer
 GATES_NAME = "headwise_gates"  # the name of the gates among the model's submodules

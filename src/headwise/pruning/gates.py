@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, Site
-from headwise.layout import HeadMask
-from headwise.options import Gates, Rule, Scale, Unit
-from headwise.units import units
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, HeadMap, Site
+from headwise.core.layout import HeadMask
+from headwise.core.options import Gates, Rule, Scale, Unit
+from headwise.core.units import units
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
 # |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1.

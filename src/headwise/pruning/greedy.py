@@ -12,19 +12,13 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from headwise.attention.removal import layer_of
-from headwise.errors import NOT_FINITE, HeadwiseError, few_names
-from headwise.heads import Head, HeadMap, Kind
-from headwise.importance.measures import facts
-from headwise.importance.passes import importance_values
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
-from headwise.progress import Report, silent
-from headwise.pruning.measured import choose_smallest, is_within
-from headwise.tasks import AnyText
-from headwise.tasks.batches import Batches
-from headwise.units import (
+from headwise.core.errors import NOT_FINITE, HeadwiseError, few_names
+from headwise.core.heads import Head, HeadMap, Kind
+from headwise.core.layout import HeadMask
+from headwise.core.measured import choose_smallest, is_within
+from headwise.core.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
+from headwise.core.progress import Report, silent
+from headwise.core.units import (
     Together,
     count_heads,
     counts_by_kinds,
@@ -34,6 +28,12 @@ from headwise.units import (
     total,
     units,
 )
+from headwise.importance.measures import facts
+from headwise.importance.passes import importance_values
+from headwise.models.attention.removal import layer_of
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText
+from headwise.models.tasks.batches import Batches
 
 RANKED = 2000  # sentences that heads are ranked on, at most
 Score = Callable[[HeadMask], Mapping[Head, float]]

@@ -13,11 +13,11 @@ import torch
 from transformers import PreTrainedModel
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.options import WITHOUT_DROPOUT
+from headwise.core.options import WITHOUT_DROPOUT
+from headwise.models.training.dropout import dropout_of
+from headwise.models.training.loss import dev_loss
+from headwise.models.training.trainer import TrainingRun, dev_losses
 from headwise.pruning.gates import HeadGates
-from headwise.training.dropout import dropout_of
-from headwise.training.loss import dev_loss
-from headwise.training.trainer import TrainingRun, dev_losses
 
 # Seconds of training after which the dev loss is measured, where no epoch is over by then.
 SOON = 40.0

@@ -11,12 +11,12 @@ import torch
 from torch import distributed
 from transformers.trainer_callback import TrainerCallback
 
-from headwise.attention import capture, device_of
-from headwise.errors import HeadwiseError
-from headwise.heads import Kind
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.options import Rule
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Kind
+from headwise.core.layout import HeadMask
+from headwise.core.options import Rule
+from headwise.models.attention import capture, device_of
+from headwise.models.model import Model
 from headwise.pruning.gate_training import UNDECIDED
 from headwise.pruning.gates import HardConcrete, HeadGates
 

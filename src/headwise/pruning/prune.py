@@ -10,43 +10,29 @@ from pathlib import Path
 
 from torch import Tensor
 
-from headwise.attention.offload import refuse_offloaded
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Site
+from headwise.core.layout import HeadMask
+from headwise.core.options import Gates, Greedy, Search, TopK, Training, several, too_few
+from headwise.core.progress import Report, part, silent, turn
+from headwise.core.units import left_by_step, units
 from headwise.data.text import ParallelText
-from headwise.decoding.bleu import translation_answers
-from headwise.decoding.translator import translate
-from headwise.errors import HeadwiseError
-from headwise.evaluation.measure import measure
-from headwise.heads import Site
-from headwise.importance.mean_outputs import mean_outputs
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.options import (
-    Gates,
-    Greedy,
-    Search,
-    TopK,
-    Training,
-    several,
-    too_few,
-)
-from headwise.progress import Report, part, silent, turn
+from headwise.models.attention.offload import refuse_offloaded
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.translator import translate
+from headwise.models.evaluation.mean_outputs import mean_outputs
+from headwise.models.evaluation.measure import measure
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText
+from headwise.models.tasks.own_translations import LIKE_OWN
+from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.fine_tuning import tune, tuned_further
 from headwise.pruning.gate_training import Pruned, train_gates, updates_of
 from headwise.pruning.gates import HardConcrete, PenaltyGates, glorot_uniform
-from headwise.pruning.greedy import (
-    Losses,
-    mask_without,
-    most_within,
-    removal_order,
-    removal_score,
-)
+from headwise.pruning.greedy import Losses, mask_without, most_within, removal_order, removal_score
 from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import WITHIN, CountedGates, settle_share
 from headwise.pruning.top_k import TopGates
-from headwise.tasks import AnyText
-from headwise.tasks.own_translations import LIKE_OWN
-from headwise.training.trainer import TrainingRun
-from headwise.units import left_by_step, units
 
 APART = 0.5  # share of the progress of gates that is followed by training of the weights
 MEANS = 2000  # sentences that mean outputs are taken over, at most

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
+from headwise.core.options import TEXTLESS_ORDERS
 from headwise.importance.measures import facts, resolve_measures
-from headwise.options import TEXTLESS_ORDERS
 
 
 def removal_scores(names: Sequence[str]) -> list[str]:

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap
-from headwise.options import GateTraining, Keep, Unit
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import HeadMap
+from headwise.core.options import GateTraining, Keep, Unit
+from headwise.core.units import Together, target_counts
 from headwise.pruning.gates import HardConcrete, HeadGates
-from headwise.units import Together, target_counts
 
 RAMP = 0.25
 SETTLE = 0.25

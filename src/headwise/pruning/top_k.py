@@ -19,8 +19,8 @@ import math
 import torch
 from torch import Tensor
 
-from headwise.heads import HeadMap
-from headwise.options import Keep, Unit
+from headwise.core.heads import HeadMap
+from headwise.core.options import Keep, Unit
 from headwise.pruning.gates import EDGE, HardConcrete
 from headwise.pruning.target_count import SETTLE, TargetGates
 

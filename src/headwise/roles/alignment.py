@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.core.errors import HeadwiseError
+from headwise.core.progress import Report
 from headwise.data.annotated import WORD, Annotated, Word
 from headwise.data.lines import existing_file, read_lines
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.data.text import ParallelText, Text
-from headwise.errors import HeadwiseError
-from headwise.model import Model
-from headwise.progress import Report
+from headwise.models.model import Model
 from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 

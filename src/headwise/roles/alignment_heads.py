@@ -24,18 +24,19 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, device_of
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, Kind
+from headwise.core.progress import Report, silent
+from headwise.core.result import Result
 from headwise.data.store import AnyText
 from headwise.data.text import ParallelText, Text
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.forecast import Forecast, model_line, text_line, text_seconds
-from headwise.generators import check_seed
-from headwise.heads import Head, Kind
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, silent
-from headwise.result import Result
+from headwise.models.attention import AttentionCall, device_of
+from headwise.models.environment import signature_of
+from headwise.models.forecast import Forecast, model_line, text_line, text_seconds
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import Given
 from headwise.roles.alignment import (
     AlignedPair,
     Gold,
@@ -60,7 +61,6 @@ from headwise.roles.observation import (
 )
 from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import REACH, same_way
-from headwise.tasks import Given
 
 ALIGNING: tuple[Kind, ...] = ("cross", "decoder-self")  # by preference
 WEIGHTS_COST = 1.2  # forwards that one with all attention weights takes as long as

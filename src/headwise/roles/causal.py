@@ -17,12 +17,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, HeadMap, head_of
+from headwise.core.layout import HeadMask
+from headwise.core.statistics import corrected, jackknife_p, ratio_interval
 from headwise.data.subwords import Coverage
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, HeadMap, head_of
-from headwise.importance.ablation import removal_losses
 from headwise.importance.gradient import direct_attributions
-from headwise.layout import HeadMask
+from headwise.models.evaluation.without_heads import removal_losses
+from headwise.models.training.token_batches import IGNORED
 from headwise.roles.behaviour import BEHAVIOURS
 from headwise.roles.halves import in_half
 from headwise.roles.label import FALSE_ROLES, KEY, keys_of
@@ -38,8 +40,6 @@ from headwise.roles.templates import (
     retrieval_texts,
     spanned,
 )
-from headwise.statistics import corrected, jackknife_p, ratio_interval
-from headwise.training.token_batches import IGNORED
 
 OTHER_SEED = 1_000_003  # is added to the seed of the texts on which roles are found
 REPEATED_SEQUENCES = 12  # of repeated random tokens

@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, capture, evaluating
+from headwise.core.heads import Head, head_of
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
-from headwise.heads import Head, head_of
+from headwise.models.attention import AttentionCall, capture, evaluating
 from headwise.roles.coreference import choices
 from headwise.roles.halves import in_half
 from headwise.roles.observation import CountWords, Subject, run_model, treebank_batches, uncounted

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import AttentionCall, Discovery, capture, device_of, evaluating
-from headwise.errors import HeadwiseError
-from headwise.heads import COLUMNS, Head, Kind, Site
-from headwise.importance.sums import to_numpy
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import COLUMNS, Head, Kind, Site
+from headwise.core.statistics import effective_units, ratio_interval
+from headwise.models.attention import AttentionCall, Discovery, capture, device_of, evaluating
+from headwise.models.evaluation.sums import to_numpy
 from headwise.roles.halves import Half
 from headwise.roles.observation import run_model
-from headwise.statistics import effective_units, ratio_interval
 
 MOST_SET_HEADS = 10  # heads of a set
 DIFFERENCES = ("difference", "difference_low", "difference_high")

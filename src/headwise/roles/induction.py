@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.roles.passage import Passage, View, moved
 from headwise.roles.probe import Probe, mean_over_queries
 from headwise.roles.templates import Readout

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.heads import Head, HeadMap, Kind, head_of
+from headwise.core.heads import Head, HeadMap, Kind, head_of
+from headwise.core.statistics import cohen_h, corrected
 from headwise.roles.role import (
     NO_ROLE,
     RoleTest,
@@ -27,7 +28,6 @@ from headwise.roles.role import (
     is_of_speech,
     role_of,
 )
-from headwise.statistics import cohen_h, corrected
 
 KEY = ["kind", "layer", "head", "measure"]
 FALSE_ROLES = 0.05  # at most this share of the roles found is false, on average

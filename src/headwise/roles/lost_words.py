@@ -21,25 +21,25 @@ import pandas as pd
 import torch
 from scipy.stats import binom, hypergeom, nchypergeom_fisher
 
-from headwise.attention import device_of, evaluating
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, head_of
+from headwise.core.progress import Report, shown
+from headwise.core.result import TableResult
+from headwise.core.statistics import corrected, proportion_interval
 from headwise.data.annotated import WORD
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.generators import check_seed
-from headwise.heads import Head, head_of
-from headwise.importance.ablation import recordings, silent_heads
-from headwise.importance.processes import failing_together, gather_batches
-from headwise.importance.recorded_batch import RecordedBatch
 from headwise.importance.untrained import sample_text
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, shown
-from headwise.result import TableResult
+from headwise.models.attention import device_of, evaluating
+from headwise.models.environment import signature_of
+from headwise.models.evaluation.recorded_batch import RecordedBatch
+from headwise.models.evaluation.without_heads import recordings, silent_heads
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.processes import failing_together, gather_batches
+from headwise.models.tasks import AnyText, Given
+from headwise.models.tasks.batches import reporter
+from headwise.models.tasks.objective import chosen_words, vocabulary_of
 from headwise.roles.behaviour import FALSE_WORDS, WORDS
-from headwise.statistics import corrected, proportion_interval
-from headwise.tasks import AnyText, Given
-from headwise.tasks.batches import reporter
-from headwise.tasks.objective import chosen_words, vocabulary_of
 
 SENTENCES = 300  # of the text, or windows of its documents, that heads are switched off on, at most
 FEWEST = 20  # sentences: of fewer, one half finds nothing that the other could confirm

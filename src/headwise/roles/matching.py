@@ -22,24 +22,25 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from headwise.attention import AttentionCall, capture, evaluating
-from headwise.attention.output import run_layers
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, Kind, head_of
+from headwise.core.progress import Report, shown
+from headwise.core.result import TableResult
+from headwise.core.statistics import corrected, means_with_intervals
 from headwise.data.store import StoredText
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.generators import check_seed
-from headwise.heads import Head, Kind, head_of
-from headwise.importance.attention_statistics import batch_sides, sides_of_site, special_ids
+from headwise.importance.attention_statistics import batch_sides, special_ids
 from headwise.importance.untrained import sample_text
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, shown
-from headwise.result import TableResult
+from headwise.models.attention import AttentionCall, capture, evaluating
+from headwise.models.attention.output import run_layers
+from headwise.models.attention.sides import sides_of_site
+from headwise.models.environment import signature_of
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, Given
+from headwise.models.tasks.objective import inputs_of, on_device
+from headwise.models.training.token_batches import IGNORED
 from headwise.roles.role import MATCHES
-from headwise.statistics import corrected, means_with_intervals
-from headwise.tasks import AnyText, Given
-from headwise.tasks.objective import inputs_of, on_device
-from headwise.training.token_batches import IGNORED
 
 MATCHED_SENTENCES = 600  # that are read
 SAID_PAIRS = 10  # in the terminal

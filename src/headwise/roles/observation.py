@@ -16,7 +16,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.attention import (
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Kind
+from headwise.data.annotated import Annotated
+from headwise.data.subwords import Aligned, Coverage, align_subwords
+from headwise.models.attention import (
     AttentionCall,
     Discovery,
     capture,
@@ -24,14 +28,11 @@ from headwise.attention import (
     evaluating,
     start_token,
 )
-from headwise.attention.offload import loaded
-from headwise.attention.output import run_layers
-from headwise.attention.projection import direct_weights
-from headwise.data.annotated import Annotated
-from headwise.data.subwords import Aligned, Coverage, align_subwords
-from headwise.errors import HeadwiseError
-from headwise.heads import Kind
-from headwise.model import Model
+from headwise.models.attention.offload import loaded
+from headwise.models.attention.output import run_layers
+from headwise.models.attention.projection import direct_weights
+from headwise.models.model import Model
+from headwise.models.training.token_batches import batch_spans
 from headwise.roles.alignment import (
     AlignedPair,
     Gold,
@@ -43,15 +44,7 @@ from headwise.roles.alignment import (
     links_of,
     split_into_words,
 )
-from headwise.roles.halves import (
-    Half,
-    Halved,
-    document_of,
-    halve,
-    halves_of,
-    in_half,
-    in_turn,
-)
+from headwise.roles.halves import Half, Halved, document_of, halve, halves_of, in_half, in_turn
 from headwise.roles.induction import repeated_sequences
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums, Arc, Probe, pointing
@@ -59,7 +52,6 @@ from headwise.roles.rare import FREQUENT_TOKENS, histogram
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import OPENING, means, opening
 from headwise.roles.templates import Generated, Readout
-from headwise.training.token_batches import batch_spans
 
 BATCH_POSITIONS = 4096  # positions in a batch, at most
 WORK = 1e11  # parameters times positions of a batch on a CPU, at most: some seconds, so that progress moves

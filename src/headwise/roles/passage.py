@@ -14,9 +14,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
+from headwise.models.attention import AttentionCall
 
 
 @dataclass

@@ -17,10 +17,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.heads import Kind, Site
-from headwise.importance.sums import UnitSums, check_finite, to_numpy
+from headwise.core.heads import Kind, Site
+from headwise.core.statistics import clustered_proportion_interval, jackknife_p, ratio_interval
+from headwise.models.evaluation.sums import UnitSums, check_finite, to_numpy
 from headwise.roles.passage import Passage, View
-from headwise.statistics import clustered_proportion_interval, jackknife_p, ratio_interval
 
 REACH = 10  # the largest fixed offset of a baseline, in words to either side
 MERGED_UNITS = 500  # from twice as many on, neighbouring units are merged

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.roles.passage import Passage, View, at_keys
 from headwise.roles.probe import Probe, sum_over_queries
 

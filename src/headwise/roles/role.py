@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
-from headwise.declarations import Declaration, Declarations
-from headwise.errors import HeadwiseError
-from headwise.heads import Kind
+from headwise.core.declarations import Declaration, Declarations
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Kind
 
 if TYPE_CHECKING:
     from headwise.data.annotated import Annotated

@@ -12,13 +12,15 @@ from typing import Any, Self
 
 import pandas as pd
 
+from headwise.core.errors import HeadwiseError, shown_value
 from headwise.data.annotated import Annotated
 from headwise.data.embedded import write_treebank
 from headwise.data.store import AnyText, scratch_folder
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError, shown_value
-from headwise.model import Model
+from headwise.models.model import Model
+from headwise.models.tasks import Given
+from headwise.models.tasks.task import source_sentences
 from headwise.roles.alignment import Gold, LinkedText, pairs_for
 from headwise.roles.causal import causal_effects, no_effects, usual_words
 from headwise.roles.examples import candidates_of, examples
@@ -36,8 +38,6 @@ from headwise.roles.observation import (
 )
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import RANDOM_WORDS, SHUFFLED
-from headwise.tasks import Given
-from headwise.tasks.task import source_sentences
 
 COUNTED = 1_000_000  # sentences of the training text that frequencies are counted on, at most
 CONTROL_SENTENCES = 1000  # of a text, that controls are tested on, at most

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.forecast import Forecast, best, model_line, text_line, text_seconds
 from headwise.importance.untrained import sample_text
-from headwise.model import Model
+from headwise.models.forecast import Forecast, best, model_line, text_line, text_seconds
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText
 from headwise.roles import lost_words, role_sets
 from headwise.roles.alignment import LinkedText
 from headwise.roles.observation import subject_of, uncounted
 from headwise.roles.role_tests import role_data, total_words
-from headwise.tasks import AnyText
 
 USUAL_TRIALS = 70  # of sets of heads: nobody knows beforehand which roles there are
 

@@ -23,24 +23,24 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from headwise.attention import AttentionCall, device_of
-from headwise.attention.reuse import Trial
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.generators import check_seed
-from headwise.heads import Head, Kind, Site, head_of
-from headwise.importance.ablation import silent_heads, trial_losses
-from headwise.importance.attention_statistics import sides_of_site
-from headwise.importance.recorded_batch import RecordedBatch
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, Kind, Site, head_of
+from headwise.core.progress import Report, shown
+from headwise.core.result import TableResult
+from headwise.core.statistics import ratio_interval
 from headwise.importance.untrained import sample_text
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, shown
-from headwise.result import TableResult
+from headwise.models.attention import AttentionCall, device_of
+from headwise.models.attention.reuse import Trial
+from headwise.models.attention.sides import sides_of_site
+from headwise.models.environment import signature_of
+from headwise.models.evaluation.recorded_batch import RecordedBatch
+from headwise.models.evaluation.without_heads import silent_heads, trial_losses
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, Given
 from headwise.roles.role import category
 from headwise.roles.role_tests import Roles
-from headwise.statistics import ratio_interval
-from headwise.tasks import AnyText, Given
 
 SENTENCES = 200  # of the text, that heads are switched off on, at most
 RANDOM_SETS = 20  # that a set is compared with, at most

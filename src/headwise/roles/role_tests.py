@@ -11,23 +11,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.attention import Discovery
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import as_path, read_json
+from headwise.core.grid import HeadGrid
+from headwise.core.heads import COLUMNS, Head, HeadMap, head_of
+from headwise.core.progress import Report, shown
+from headwise.core.result import Result
 from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank, TreeFiles, read_trees
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.folders import as_path, read_json
-from headwise.generators import check_seed
-from headwise.grid import HeadGrid
-from headwise.heads import COLUMNS, Head, HeadMap, head_of
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
-from headwise.loading import AnyModel, as_model
-from headwise.model import Model
-from headwise.progress import Report, shown
-from headwise.result import Result
+from headwise.models.attention import Discovery
+from headwise.models.environment import signature_of
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import Given
 from headwise.roles.alignment import LinkedText
 from headwise.roles.causal import needed_effects, no_effects
 from headwise.roles.halves import random_half
@@ -42,17 +43,10 @@ from headwise.roles.label import (
     missing_roles,
     patterns,
 )
-from headwise.roles.observation import (
-    ByHalf,
-    CountWords,
-    RoleOptions,
-    subject_of,
-    uncounted,
-)
+from headwise.roles.observation import ByHalf, CountWords, RoleOptions, subject_of, uncounted
 from headwise.roles.probe import AnswerSums, together
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
 from headwise.roles.role_data import RoleData, RoleTexts
-from headwise.tasks import Given
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 ROLE_TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")

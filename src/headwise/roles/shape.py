@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headwise.heads import Site
+from headwise.core.heads import Site
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import COUNTS, AnswerSums, Probe, mean_over_queries
 from headwise.roles.syntactic import dependencies

@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
-from headwise.attention import AttentionCall, device_of, evaluating
+from headwise.core.errors import HeadwiseError
+from headwise.core.progress import Report, parts, silent
 from headwise.data.subwords import Coverage
-from headwise.errors import HeadwiseError
-from headwise.forecast import best
-from headwise.model import Model
-from headwise.progress import Report, parts, silent
+from headwise.models.attention import AttentionCall, device_of, evaluating
+from headwise.models.forecast import best
+from headwise.models.model import Model
 from headwise.roles.alignment_heads import EXPECTED_ROUNDS, AlignmentData, readings
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches

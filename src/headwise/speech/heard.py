@@ -17,9 +17,9 @@ import torch
 from scipy.io import wavfile
 from torch import Tensor
 
-from headwise.errors import HeadwiseError
-from headwise.heads import Site
-from headwise.lab.sentence import Sentence
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Site
+from headwise.faces.lab.sentence import Sentence
 from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
 from headwise.speech.whisper import FRAME, extractor_of, features_of
 

@@ -18,11 +18,11 @@ import numpy as np
 from scipy.io import wavfile
 from scipy.signal import resample_poly
 
+from headwise.core.errors import HeadwiseError, few_names
+from headwise.core.folders import sha256
 from headwise.data.lines import existing_file, is_file, is_table
 from headwise.data.store import AnyText
 from headwise.data.text import on_one_line, records_of
-from headwise.errors import HeadwiseError, few_names
-from headwise.folders import sha256
 
 WORD_COLUMNS = ("audio", "word", "start", "end")
 TEXT_COLUMNS = ("audio", "text")

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.attention import device_of
-from headwise.heads import KINDS, Kind
+from headwise.core.heads import KINDS, Kind
+from headwise.models.attention import device_of
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
 from headwise.roles.passage import Passage, View, at_keys, moved

@@ -14,11 +14,18 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from headwise.attention import AttentionCall
-from headwise.errors import HeadwiseError
-from headwise.heads import Head, Site
-from headwise.lab.predictor import NO_CHANGE, Change, Prediction, Predictor, Prompt, one_thread
-from headwise.model import Model
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Head, Site
+from headwise.faces.lab.predictor import (
+    NO_CHANGE,
+    Change,
+    Prediction,
+    Predictor,
+    Prompt,
+    one_thread,
+)
+from headwise.models.attention import AttentionCall
+from headwise.models.model import Model
 from headwise.speech.heard import Heard, Recording, recordings_by_name, usual_offsets
 from headwise.speech.recordings import Speech, Utterance
 from headwise.speech.whisper import prompt_of, transcribed, transcript_tokens

@@ -13,24 +13,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.answers import Answers
-from headwise.errors import HeadwiseError
-from headwise.heads import HeadMap
-from headwise.qualities import WORD_ERROR_RATE
+from headwise.core.answers import Answers
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import HeadMap
+from headwise.core.qualities import WORD_ERROR_RATE
+from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.task import Need, Task
+from headwise.models.training.token_batches import IGNORED
 from headwise.speech.alignment import AlignmentRecordings
 from headwise.speech.recordings import WORD_COLUMNS, Speech, Utterance, audio_seconds, samples
 from headwise.speech.sound import RoleRecordings
-from headwise.speech.whisper import (
-    FRAME,
-    extractor_of,
-    features_of,
-    prompt_of,
-    transcript_tokens,
-)
+from headwise.speech.whisper import FRAME, extractor_of, features_of, prompt_of, transcript_tokens
 from headwise.speech.word_errors import answer_recordings
-from headwise.tasks.batches import Batches
-from headwise.tasks.task import Need, Task
-from headwise.training.token_batches import IGNORED
 
 POSITIONS = 4096  # states of the encoder in a batch, at most; a recording alone may have more
 

@@ -12,7 +12,7 @@ from transformers.models.whisper.generation_whisper import TASK_IDS
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from transformers.utils import logging
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.speech.recordings import Utterance
 
 FRAME = 0.02  # seconds between the states of Whisper's encoder

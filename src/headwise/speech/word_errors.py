@@ -18,16 +18,16 @@ from transformers.models.whisper.english_normalizer import (
     EnglishTextNormalizer,
 )
 
-from headwise.answers import Answers
-from headwise.attention import evaluating
-from headwise.errors import HeadwiseError
-from headwise.importance.processes import failing_together, gather_batches
-from headwise.qualities import WORD_ERROR_RATE
+from headwise.core.answers import Answers
+from headwise.core.errors import HeadwiseError
+from headwise.core.qualities import WORD_ERROR_RATE
+from headwise.models.attention import evaluating
+from headwise.models.processes import failing_together, gather_batches
+from headwise.models.tasks import Task
+from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.objective import on_device
 from headwise.speech.recordings import Speech, Utterance
 from headwise.speech.whisper import complete_settings, transcribed
-from headwise.tasks import Task
-from headwise.tasks.batches import Batches
-from headwise.tasks.objective import on_device
 
 
 def answer_recordings(task: Task, text: Batches) -> Answers:

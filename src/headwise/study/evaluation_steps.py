@@ -9,26 +9,26 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.answers import Answers, read_answers
+from headwise.core.answers import Answers, read_answers
+from headwise.core.folders import below, write_text
+from headwise.core.layout import HeadMask
+from headwise.core.measured import choose_smallest
+from headwise.core.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number, QualityMeasure
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
-from headwise.decoding.bleu import translation_answers
-from headwise.decoding.translator import speeds, translate
-from headwise.evaluation.measure import measure
-from headwise.folders import below, write_text
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.model_files import WEIGHTS
-from headwise.pruning.measured import choose_smallest
-from headwise.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number, QualityMeasure
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.translator import speeds, translate
+from headwise.models.evaluation.measure import measure
+from headwise.models.model import Model
+from headwise.models.model_files import WEIGHTS
+from headwise.models.training.loss import dev_loss, loss_forward
+from headwise.models.training.token_batches import Encoded
 from headwise.study.model_steps import OneModelStep, full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
 from headwise.study.watches import LENGTH, doubts_of, length_ratio
-from headwise.training.loss import dev_loss, loss_forward
-from headwise.training.token_batches import Encoded
 
 UNDECIDED_SHARE = 0.5  # share of undecided gates from which on a model is no result
 

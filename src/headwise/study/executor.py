@@ -16,8 +16,8 @@ from typing import Protocol
 from accelerate import PartialState
 from safetensors import SafetensorError
 
-from headwise.errors import OUR_MISTAKE, HeadwiseError
-from headwise.progress import Progress
+from headwise.core.errors import OUR_MISTAKE, HeadwiseError
+from headwise.core.progress import Progress
 from headwise.study.step import Build
 
 # Lists the builds of a study; called again after every build that failed or may reveal more of them.

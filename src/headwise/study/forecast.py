@@ -11,17 +11,21 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headwise.attention import start_token
+from headwise.core.errors import few_names
+from headwise.core.options import TEXTLESS_ORDERS, Architecture
+from headwise.core.units import left_by_step
 from headwise.data.text import ParallelText
-from headwise.errors import few_names
-from headwise.evaluation.quality import translation_seconds
-from headwise.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
 from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.untrained import work_of_controls
 from headwise.importance.work import Workload
-from headwise.model import Model
-from headwise.options import TEXTLESS_ORDERS, Architecture
+from headwise.models.attention import start_token
+from headwise.models.evaluation.quality import translation_seconds
+from headwise.models.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
+from headwise.models.model import Model
+from headwise.models.training.token_batches import IGNORED
+from headwise.models.training.tokenizer import SPECIAL_TOKENS
+from headwise.models.training.translation_model import build_model
 from headwise.pruning.greedy import RANKED
 from headwise.roles import lost_words
 from headwise.study.evaluation_steps import MeasureLosses, MeasureSavings, Translate
@@ -37,10 +41,6 @@ from headwise.study.head_steps import (
 from headwise.study.model_steps import MakeControl, Prune, PruneGreedily, RankHeads, Train
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
-from headwise.training.token_batches import IGNORED
-from headwise.training.tokenizer import SPECIAL_TOKENS
-from headwise.training.translation_model import build_model
-from headwise.units import left_by_step
 
 SAMPLE_SENTENCES = 1000  # whose lengths are looked at
 WITHOUT_DECODER = 0.55  # of an update's time: that of the encoders alone

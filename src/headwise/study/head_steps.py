@@ -10,39 +10,29 @@ from typing import Any
 import pandas as pd
 from accelerate.utils import gather_object
 
-from headwise.attention import is_offloaded
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder, below, write_text
+from headwise.core.heads import Site, save_table
+from headwise.core.layout import HeadMask
 from headwise.data.text import ParallelText
-from headwise.environment import signature_of
-from headwise.errors import HeadwiseError
-from headwise.folders import Folder, below, write_text
-from headwise.heads import Site, save_table
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import INTERACTIONS, facts, passes
-from headwise.importance.passes import (
-    refuse_unscorable,
-    run_pass,
-    run_passes,
-)
-from headwise.importance.processes import failing_together
+from headwise.importance.passes import refuse_unscorable, run_pass, run_passes
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.untrained import score_untrained
-from headwise.layout import HeadMask
-from headwise.model import Model
+from headwise.models.attention import is_offloaded
+from headwise.models.environment import signature_of
+from headwise.models.model import Model
+from headwise.models.processes import failing_together
 from headwise.roles.behaviour import WORDS
 from headwise.roles.lost_words import FEWEST, LostWords, lost_words
 from headwise.roles.observation import subject_of
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_data import token_counts
-from headwise.roles.role_tests import (
-    Roles,
-    find_roles,
-    role_data,
-    roles,
-    share_of_words,
-)
+from headwise.roles.role_tests import Roles, find_roles, role_data, roles, share_of_words
 from headwise.study.model_steps import OneModelStep, full_model, model_of
 from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError
-from headwise.fingerprint import fingerprint
-from headwise.folders import below, digest, sha256, write_text
-from headwise.heads import Head
-from headwise.layout import HeadMask
-from headwise.model import Model
-from headwise.model_files import folder_of, loaded_files
-from headwise.options import Architecture
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import below, digest, sha256, write_text
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture
+from headwise.core.units import Together
+from headwise.models.fingerprint import fingerprint
+from headwise.models.model import Model
+from headwise.models.model_files import folder_of, loaded_files
+from headwise.models.training.tokenizer import learn_subwords
+from headwise.models.training.trainer import TrainingRun, converge
+from headwise.models.training.translation_model import build_model
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order, removal_score
@@ -26,10 +30,6 @@ from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
-from headwise.training.tokenizer import learn_subwords
-from headwise.training.trainer import TrainingRun, converge
-from headwise.training.translation_model import build_model
-from headwise.units import Together
 
 SCORE_OF_BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 

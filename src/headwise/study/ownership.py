@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headwise.errors import HeadwiseError, few_names
-from headwise.folders import PAGES, Folder, below, is_inside
+from headwise.core.errors import HeadwiseError, few_names
+from headwise.core.folders import PAGES, Folder, below, is_inside
 from headwise.study.plan import Plan, from_toml, read_plan, read_toml
 from headwise.study.records import refuse_damaged, run_records
 

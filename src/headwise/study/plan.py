@@ -21,13 +21,10 @@ from pydantic import (
     model_validator,
 )
 
-from headwise.data.embedded import PAIR_COUNTS
-from headwise.data.lines import existing_file, one_sided
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import as_path
-from headwise.heads import Kind
-from headwise.importance.measures import resolve_measures, usual
-from headwise.options import (
+from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.folders import as_path
+from headwise.core.heads import Kind
+from headwise.core.options import (
     Architecture,
     Choice,
     Counts,
@@ -43,9 +40,12 @@ from headwise.options import (
     option,
     validated,
 )
+from headwise.core.units import refuse_counts
+from headwise.data.embedded import PAIR_COUNTS
+from headwise.data.lines import existing_file, one_sided
+from headwise.importance.measures import resolve_measures, usual
 from headwise.pruning.controls import control
 from headwise.pruning.removal_scores import removal_scores
-from headwise.units import refuse_counts
 
 TextNames = (
     str | list[str]

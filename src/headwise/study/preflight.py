@@ -9,24 +9,24 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from headwise.answers import refuse_too_short
+from headwise.core.answers import refuse_too_short
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import describe
+from headwise.core.measured import FINE_TUNED
+from headwise.core.options import TEXTLESS_ORDERS, Architecture, Training, too_few
+from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import PromptPairs
-from headwise.decoding.ctranslate2 import refuse_engine, refuse_model
-from headwise.errors import HeadwiseError
-from headwise.heads import describe
-from headwise.model import Model
-from headwise.options import TEXTLESS_ORDERS, Architecture, Training, too_few
+from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
+from headwise.models.model import Model
+from headwise.models.tasks.own_translations import OwnTranslations
 from headwise.pruning.control_models import count_weights
-from headwise.pruning.measured import FINE_TUNED
 from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
-from headwise.tasks.own_translations import OwnTranslations
-from headwise.units import refuse_counts
 
 SPLITS: tuple[Split, ...] = ("dev", "test")  # that models are compared on
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam

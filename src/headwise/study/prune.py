@@ -9,16 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from headwise.answers import refuse_too_short
-from headwise.data.embedded import Split
-from headwise.data.text import Text
-from headwise.errors import HeadwiseError, shown_value
-from headwise.folders import as_path, below
-from headwise.generators import check_seed
-from headwise.heads import Kind
-from headwise.loading import AnyModel, as_model, load
-from headwise.model import Model
-from headwise.options import (
+from headwise.core.answers import refuse_too_short
+from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.folders import as_path, below
+from headwise.core.heads import Kind
+from headwise.core.options import (
     FULL_LENGTH,
     Gates,
     GateTraining,
@@ -30,15 +25,20 @@ from headwise.options import (
     several,
     validated,
 )
-from headwise.progress import Progress, Report, shown
+from headwise.core.progress import Progress, Report, shown
+from headwise.core.units import refuse_counts
+from headwise.data.embedded import Split
+from headwise.data.text import Text
+from headwise.models.generators import check_seed
+from headwise.models.loading import AnyModel, as_model, load
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, Given, held_out
 from headwise.pruning.prune import smaller_model
 from headwise.pruning.removal_scores import removal_scores
 from headwise.study.plan import Plan
 from headwise.study.records import Store
 from headwise.study.run_context import InMemory
 from headwise.study.study import run_study
-from headwise.tasks import AnyText, Given, held_out
-from headwise.units import refuse_counts
 
 GOALS = ("penalty", "keep", "max_drop")
 METHOD = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}

@@ -30,9 +30,9 @@ from typing import Any
 import torch
 from rich.progress import TaskID
 
-from headwise.errors import HeadwiseError
-from headwise.folders import below
-from headwise.progress import Bars, Progress, about
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import below
+from headwise.core.progress import Bars, Progress, about
 from headwise.study.executor import BuildResult, DoBuild
 from headwise.study.records import file_label
 from headwise.study.step import Build

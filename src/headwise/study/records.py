@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from filelock import FileLock
 
-from headwise.errors import HeadwiseError
-from headwise.folders import (
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import (
     Content,
     Folder,
     Manifest,
@@ -29,8 +29,8 @@ from headwise.folders import (
     manifest,
     move,
 )
-from headwise.model_files import README
-from headwise.progress import Progress
+from headwise.core.progress import Progress
+from headwise.models.model_files import README
 
 StepResult = dict[str, Any]
 Record = Mapping[str, Any]
@@ -160,7 +160,7 @@ class Store:
 
     def make(self, build: Making, work: Path, required: Sequence[str]) -> Record:
         """Make a step and publish its outputs. Returns the new record."""
-        from headwise.environment import environment_info  # loads torch
+        from headwise.models.environment import environment_info  # loads torch
 
         name = build.step.name
         before = self.record(name)

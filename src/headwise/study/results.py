@@ -20,21 +20,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from headwise.answers import Answers
-from headwise.environment import combined, environment_info
-from headwise.errors import HeadwiseError
-from headwise.folders import Folder, below
-from headwise.heads import Kind
-from headwise.pruning.measured import (
-    MEASURED,
-    MODEL_COLUMNS,
-    SPLITS,
-    Measurements,
-    read_measurements,
-)
+from headwise.core.answers import Answers
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder, below
+from headwise.core.heads import Kind
+from headwise.core.measured import MEASURED, MODEL_COLUMNS, SPLITS, Measurements, read_measurements
+from headwise.core.qualities import AGREEMENT, BLEU, Number, QualityMeasure
+from headwise.core.statistics import FEWEST_UNITS, over_seeds
+from headwise.core.units import usual_unit
+from headwise.models.environment import combined, environment_info
 from headwise.pruning.target_count import settle_share
-from headwise.qualities import AGREEMENT, BLEU, Number, QualityMeasure
-from headwise.statistics import FEWEST_UNITS, over_seeds
 from headwise.study.evaluation_steps import (
     Choose,
     CompareOrders,
@@ -54,7 +49,6 @@ from headwise.study.variants import (
     comparison_references,
     model_controls,
 )
-from headwise.units import usual_unit
 
 SEED_COLUMNS = (
     "data",

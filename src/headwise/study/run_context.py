@@ -10,20 +10,23 @@ from typing import Any
 
 import torch
 
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import below
+from headwise.core.heads import HeadMap
+from headwise.core.layout import HeadMask
+from headwise.core.options import Architecture, Training
+from headwise.core.progress import Progress
+from headwise.core.qualities import AGREEMENT, QualityMeasure
 from headwise.data import embedded
 from headwise.data.embedded import Split
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.errors import HeadwiseError
-from headwise.folders import below
-from headwise.heads import HeadMap
 from headwise.importance.measures import measure, usual
-from headwise.layout import HeadMask
-from headwise.loading import load, task_class
-from headwise.model import Model
-from headwise.options import Architecture, Training
-from headwise.progress import Progress
-from headwise.qualities import AGREEMENT, QualityMeasure
+from headwise.models.loading import load, task_class
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, Task, Translation, held_out
+from headwise.models.tasks.own_translations import LIKE_OWN
+from headwise.models.training.trainer import bfloat16
 from headwise.study.plan import (
     LEFT_TO_TASK,
     GateSweep,
@@ -35,9 +38,6 @@ from headwise.study.plan import (
 )
 from headwise.study.records import Store
 from headwise.study.variants import Variant
-from headwise.tasks import AnyText, Task, Translation, held_out
-from headwise.tasks.own_translations import LIKE_OWN
-from headwise.training.trainer import bfloat16
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from headwise.core.options import TEXTLESS_ORDERS
 from headwise.data.embedded import Split
-from headwise.options import TEXTLESS_ORDERS
 from headwise.pruning.controls import control
 from headwise.pruning.greedy import next_size
 from headwise.study.evaluation_steps import (
@@ -36,13 +36,7 @@ from headwise.study.head_steps import (
     ScoreUntrained,
     score_passes,
 )
-from headwise.study.model_steps import (
-    FULL_MODEL,
-    RankHeads,
-    lost_no_head,
-    prune_step,
-    read_order,
-)
+from headwise.study.model_steps import FULL_MODEL, RankHeads, lost_no_head, prune_step, read_order
 from headwise.study.plan import GateSweep, GreedySweep
 from headwise.study.run_context import RunContext
 from headwise.study.step import Step

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 from accelerate import PartialState
 
-from headwise.errors import HeadwiseError
-from headwise.folders import digest
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import digest
 from headwise.study.records import StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.variants import Variant

@@ -12,18 +12,13 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
+from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.folders import Folder, as_path, below
+from headwise.core.progress import Progress, about
 from headwise.data import embedded
-from headwise.devices import usable
-from headwise.errors import HeadwiseError, did_you_mean
-from headwise.folders import Folder, as_path, below
-from headwise.progress import Progress, about
+from headwise.models.devices import usable
 from headwise.study.evaluation_steps import Evaluate
-from headwise.study.executor import (
-    Executor,
-    LocalExecutor,
-    StudyOutcome,
-    run_builds,
-)
+from headwise.study.executor import Executor, LocalExecutor, StudyOutcome, run_builds
 from headwise.study.forecast import forwards_of, model_lines, plan_lines, seconds_of
 from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headwise.heads import HeadMap
-from headwise.options import TEXTLESS_ORDERS, Keep, keep_name
+from headwise.core.heads import HeadMap
+from headwise.core.options import TEXTLESS_ORDERS, Keep, keep_name
+from headwise.core.units import left_by_step
 from headwise.pruning.controls import compared_by_all, control
 from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
-from headwise.units import left_by_step
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from headwise.answers import Answers
-from headwise.decoding.bleu import TRANSLATION_LENGTH
+from headwise.core.answers import Answers
+from headwise.core.measured import FINE_TUNED
+from headwise.core.qualities import AGREEMENT
+from headwise.models.decoding.bleu import TRANSLATION_LENGTH
+from headwise.models.tasks.task import source_sentences
 from headwise.pruning.harm import likely_causes
-from headwise.pruning.measured import FINE_TUNED
-from headwise.qualities import AGREEMENT
 from headwise.study.model_steps import model_step
 from headwise.study.run_context import RunContext
 from headwise.study.variants import FULL, Variant
-from headwise.tasks.task import source_sentences
 
 LENGTH = "length_ratio"  # the name of that number
 SHORT = 0.95  # words for each word of the full model: below, text is missing

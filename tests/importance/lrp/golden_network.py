@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import kernel
-from headwise.attention.kernel import AttentionCall, Hooks, HookState, attend, patched
-from headwise.heads import Site
+from headwise.core.heads import Site
 from headwise.importance.lrp.tape import Tape
+from headwise.models.attention import kernel
+from headwise.models.attention.kernel import AttentionCall, Hooks, HookState, attend, patched
 from pruning.golden_model import positions, tensor
 
 Arrays = Mapping[str, np.ndarray]

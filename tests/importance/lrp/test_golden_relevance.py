@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.heads import Site
+from headwise.core.heads import Site
 from headwise.importance.lrp.relevance import first_rows
 from headwise.importance.lrp.rules import RULES, Epsilon
 from headwise.importance.lrp.steps import Addition, Linear, rescaled

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from attention.families import STACK, TWO_STACKS, build
-from headwise.attention import discover
 from headwise.importance.lrp.relevance import Relevance, relevance
 from headwise.importance.lrp.rules import RULES, Rule
-from headwise.training.token_batches import IGNORED
+from headwise.models.attention import discover
+from headwise.models.training.token_batches import IGNORED
 from importance.asking import asking, state, worded
 from importance.lrp.test_relevance import main, same, scored
+from models.attention.families import STACK, TWO_STACKS, build
 from refusals import refuses
 
 CP = RULES["cp"]

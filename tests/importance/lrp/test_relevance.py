@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.families import SEQUENCE_TO_SEQUENCE, cut
-from headwise.attention import Discovery, discover, keeping
-from headwise.heads import Head, Site
+from headwise.core.heads import Head, Site
+from headwise.core.layout import HeadMask
 from headwise.importance.lrp import relevance as module
 from headwise.importance.lrp.relevance import Mode, Relevance, record_tape, relevance
 from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.tape import Walk
-from headwise.layout import HeadMask
-from headwise.tasks.objective import predict
-from headwise.training.token_batches import IGNORED
+from headwise.models.attention import Discovery, discover, keeping
+from headwise.models.tasks.objective import predict
+from headwise.models.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, sentence, where, worded
+from models.attention.families import SEQUENCE_TO_SEQUENCE, cut
 
 FAMILIES = (*ASKED, "distilbert", "olmo2")
 MODES: tuple[Mode, ...] = ("per-step", "pooled")

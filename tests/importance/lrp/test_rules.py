@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headwise.heads import Site
+from headwise.core.heads import Site
 from headwise.importance.lrp.rules import RULES, AlphaBeta, Epsilon, Rule, stable
 from headwise.importance.lrp.steps import Linear
 from headwise.importance.lrp.tape import Walk

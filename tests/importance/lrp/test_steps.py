@@ -22,7 +22,7 @@ from headwise.importance.lrp.steps import (
     RootMeanSquareNorm,
     rescaled,
 )
-from headwise.marian.network import recur
+from headwise.models.marian.network import recur
 from importance.lrp import twins
 from importance.lrp.twins import drawn
 from refusals import refuses

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.importance.lrp.rules import RULES, Epsilon
 from headwise.importance.lrp.steps import LayerNorm, RootMeanSquareNorm
 from headwise.importance.lrp.tape import Tape, Walk

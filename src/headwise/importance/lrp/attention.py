@@ -12,10 +12,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.attention.kernel import repeat
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.importance.lrp.rules import Rule, stable
 from headwise.importance.lrp.steps import Absorber, RecordedOperation, rescaled, spans
+from headwise.models.attention.kernel import repeat
 
 
 class Heads(NamedTuple):

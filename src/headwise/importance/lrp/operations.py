@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2CLS
 
-from headwise.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.importance.lrp import steps
 from headwise.importance.lrp.steps import Passing, RecordedOperation, RootMeanSquareNorm
-from headwise.marian.network import recur
+from headwise.models.marian.network import recur
 
 # By name, because torch hands over methods, functions and operators of one operation as different objects.
 RESHAPING = {

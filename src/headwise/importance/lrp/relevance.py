@@ -14,21 +14,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AttentionCall, Discovery, capture, evaluating
-from headwise.errors import HeadwiseError
-from headwise.heads import Site
-from headwise.importance.gradient import refuse_unsound
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Site
 from headwise.importance.lrp.rules import RULES, Rule
 from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import STARTS
-from headwise.importance.processes import gather_values
-from headwise.importance.sums import SentenceSums, add_all, to_numpy
-from headwise.model import Model
-from headwise.tasks.batches import Batches, Fold, reporter
-from headwise.tasks.objective import differentiable, on_device, predict
-from headwise.training.token_batches import IGNORED
+from headwise.models.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.models.evaluation.soundness import refuse_unsound
+from headwise.models.evaluation.sums import SentenceSums, add_all, to_numpy
+from headwise.models.model import Model
+from headwise.models.processes import gather_values
+from headwise.models.tasks.batches import Batches, Fold, reporter
+from headwise.models.tasks.objective import differentiable, on_device, predict
+from headwise.models.training.token_batches import IGNORED
 
 Mode = Literal["per-step", "pooled"]
 ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE times as many

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headwise.importance.lrp.rules import AlphaBeta, Rule
-from headwise.marian.network import recur
+from headwise.models.marian.network import recur
 
 SLICE_NUMBERS = (
     1 << 21

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headwise.attention.kernel import AttentionCall, attend
-from headwise.errors import HeadwiseError
-from headwise.heads import Site
+from headwise.core.errors import HeadwiseError
+from headwise.core.heads import Site
 from headwise.importance.lrp.attention import Attention
 from headwise.importance.lrp.operations import NEW_TENSORS, composite, step_for
 from headwise.importance.lrp.rules import Rule
@@ -30,6 +29,7 @@ from headwise.importance.lrp.steps import (
     RootMeanSquareNorm,
     absolute_relevance,
 )
+from headwise.models.attention.kernel import AttentionCall, attend
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Words and numbers: heads, options, folders, statistics. No torch."""

@@ -1,0 +1,391 @@
+"""The common vocabulary: kinds of attention, a head's address, the map of a model's heads, a mask, a table of scores.
+
+Heads are counted from 0 and written `kind/layer/head`: `encoder-self/0/3`, `decoder-self/5/7`, `cross/2/0`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.core.folders import write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["encoder-self", "decoder-self", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST_COLUMNS = 1_000  # of a table
+MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
+ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
+# Names in circuits (EAP-IG, MIB) and in papers. The empty group takes the place of HOOK's third.
+NODE = re.compile(r"(a|L|)([0-9]{1,6})()(?:\.h?|H)([0-9]{1,6})")
+# Hooks of TransformerLens: all query heads of a layer, or one of them.
+HOOK = re.compile(
+    r"(blocks|encoder|decoder)\.([0-9]{1,6})\.(attn|cross_attn)\.hook_(?:q|z|result|pattern|attn_scores)"
+    r"(?:\[(?:\.\.\.|:(?:, ?:)*), ?([0-9]{1,6})(?:, ?:)*\])?"
+)
+HOOKED: dict[str, Kind] = {
+    "encoder.attn": "encoder-self",
+    "decoder.attn": "decoder-self",
+    "decoder.cross_attn": "cross",
+}
+NO_HEAD = (
+    "{} names no head: write 'decoder-self/0/3' or ('decoder-self', 0, 3), or give rows of a table, or several of "
+    "these."
+)
+Row = dict[str, Any]  # of a table, by column
+Named: TypeAlias = Any  # heads as somebody names them (`HeadMap.named`)
+COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline", "units")
+SCORED = (*COLUMNS, "p")  # of scores
+
+
+class Head(NamedTuple):
+    """The address of one head."""
+
+    kind: Kind
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.layer}/{self.head}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """Read `kind/layer/head`."""
+        found = ADDRESS.fullmatch(text)
+        if not found:
+            raise HeadwiseError(
+                f"'{text}' is not a head: write kind/layer/head, for example encoder-self/0/3, "
+                f"with a kind of {', '.join(KINDS)}{did_you_mean(text.partition('/')[0], KINDS)}."
+            )
+        return cls(cast(Kind, found[1]), int(found[2]), int(found[3]))
+
+
+def head_of(row: Mapping[Any, Any], prefix: str = "") -> Head:
+    """The head that a row of a table is about; with the prefix `other_`, the second one of a pair."""
+    return Head(row[f"{prefix}kind"], int(row[f"{prefix}layer"]), int(row[f"{prefix}head"]))
+
+
+def as_rows(given: Any) -> Any:
+    """A table of pandas or polars as rows by column, a column of theirs or of NumPy as a list; anything else as it is."""
+    if hasattr(given, "to_dicts"):
+        return given.to_dicts()  # of polars
+    if hasattr(given, "columns") and hasattr(given, "to_dict"):
+        return given.to_dict("records")
+    for name in ("to_list", "tolist"):
+        if hasattr(given, name):
+            return getattr(given, name)()
+    return given
+
+
+def named_heads(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with each head in one column, `head`, as `cross/0/5`; of pairs the second one in `other`."""
+    names = {}
+    for prefix, column in (("", "head"), ("other_", "other")):
+        address = [f"{prefix}{part}" for part in Head._fields]
+        if {*address} <= {*table.columns}:
+            rows = table[address].itertuples(index=False, name=None)
+            names[column] = [str(Head(*row)) for row in rows]
+    return table.assign(**names)
+
+
+class Site(NamedTuple):
+    """One attention layer: a kind and a layer number."""
+
+    kind: Kind
+    layer: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} layer {self.layer}"
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """How many heads every attention layer has.
+
+    `query[kind][layer]`, and `key_value[kind][layer]` where key/value heads are fewer (grouped queries). Raises
+    HeadwiseError for counts that no model has.
+    """
+
+    query: Mapping[Kind, tuple[int, ...]]
+    key_value: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Kinds in one order, however a file lists them: heads are numbered by it.
+        query = {kind: tuple(self.query[kind]) for kind in KINDS if kind in self.query}
+        object.__setattr__(self, "query", query)
+        groups = {kind: tuple(self.key_value.get(kind, self.query[kind])) for kind in self.query}
+        object.__setattr__(self, "key_value", groups)
+        counts = [count for layers in (*self.query.values(), *groups.values()) for count in layers]
+        if wrong := [count for count in counts if type(count) is not int or count < 0]:
+            raise HeadwiseError(
+                f"A number of heads is {wrong[0]!r}: it must be a whole number of at least 0."
+            )
+        if self.total > MOST_HEADS:
+            raise HeadwiseError(
+                f"There are more than {MOST_HEADS:,} heads ({describe(self)}): no model has so many."
+            )
+        for kind, layers in self.query.items():
+            if len(groups[kind]) != len(layers):
+                raise HeadwiseError(
+                    f"There are {len(layers)} {kind} layers, but key/value heads of {len(groups[kind])}."
+                )
+
+    @classmethod
+    def smallest(cls, heads: Iterable[Head]) -> HeadMap:
+        """The smallest map that has some heads."""
+        counts: dict[Kind, list[int]] = {}
+        for kind, layer, head in heads:
+            layers = counts.setdefault(kind, [])
+            layers += [0] * (layer + 1 - len(layers))
+            layers[layer] = max(layers[layer], head + 1)
+        return cls({kind: tuple(layers) for kind, layers in counts.items()})
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return tuple(self.query)
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return tuple(
+            Site(kind, layer) for kind in self.query for layer in range(len(self.query[kind]))
+        )
+
+    @property
+    def total(self) -> int:
+        return sum(sum(counts) for counts in self.query.values())
+
+    def count(self, site: Site) -> int:
+        return self.query[site.kind][site.layer]
+
+    def __hash__(self) -> int:
+        # Mappings have no hash, so the dataclass cannot make one.
+        return hash(tuple(self.query.items()))
+
+    def __repr__(self) -> str:
+        return f"HeadMap({self.total} heads: {describe(self)})"
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __getitem__(self, index: int) -> Head:
+        heads: list[Head] = [*self]
+        return heads[index]
+
+    def __iter__(self) -> Iterator[Head]:
+        return (
+            Head(kind, layer, head)
+            for kind, layer in self.sites
+            for head in range(self.query[kind][layer])
+        )
+
+    def __contains__(self, head: object) -> bool:
+        return (
+            isinstance(head, Head)
+            and type(head.layer) is type(head.head) is int  # True and 1.0 equal 1
+            and 0 <= head.layer < len(self.query.get(head.kind, ()))
+            and 0 <= head.head < self.query[head.kind][head.layer]
+        )
+
+    def named(self, given: Named) -> tuple[Head, ...]:
+        """The heads that somebody means.
+
+        given: a name: `kind/layer/head`; `L3H5` or `3.5` as in papers; `a3.h5` as in circuits; or a hook of
+        TransformerLens on query heads, such as `blocks.3.attn.hook_z[..., 5]` or `decoder.3.cross_attn.hook_z[..., 5]`,
+        without `[...]` for the whole layer. Or (kind, layer, head); (layer, head); a row of a table, or the table; or
+        several of these. Where no kind is said, the model must have only one. Raises HeadwiseError for what names no
+        head, and heads that the model does not have.
+        """
+        if isinstance(given, str):
+            return self._of_name(given)
+        index = getattr(given, "index", ())
+        if not callable(index) and "head" in index:  # a row of pandas
+            given = given.to_dict()
+        row = as_rows(given._asdict() if hasattr(given, "_asdict") else given)
+        if isinstance(row, Mapping):
+            if {*Head._fields} <= row.keys():
+                return self._of_address([row["kind"], row["layer"], row["head"]])
+            # `top` of a result has names.
+            row = [row["head"]] if "head" in row else self._of_layers(row)
+        if not isinstance(row, Iterable):
+            raise HeadwiseError(NO_HEAD.format(shown_value(given)))
+        parts = list(row)
+        if 2 <= len(parts) <= 3 and isinstance(parts[-1], Integral):
+            return self._of_address(parts)
+        return tuple(head for part in parts for head in self.named(part))
+
+    def _of_layers(self, heads: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+        """(layer, head) of the heads of each layer, {0: [1, 3]}, as transformers 4 had them."""
+        pairs = []
+        for layer, numbers in heads.items():
+            if not isinstance(numbers, Iterable) or isinstance(numbers, str):
+                raise HeadwiseError(NO_HEAD.format(shown_value(heads)))
+            pairs += [(layer, number) for number in numbers]
+        return pairs
+
+    def _of_address(self, parts: Sequence[Any]) -> tuple[Head, ...]:
+        """The head of (kind, layer, head) or (layer, head)."""
+        *kind, layer, head = parts
+        named = all(isinstance(each, str) for each in kind)
+        if not (named and isinstance(layer, Integral) and isinstance(head, Integral)):
+            raise HeadwiseError(NO_HEAD.format(shown_value(tuple(parts))))
+        one = Head(kind[0] if kind else self._only_kind(tuple(parts)), int(layer), int(head))
+        if one not in self:
+            raise HeadwiseError(f"{one} is none of this model's heads ({describe(self)}).")
+        return (one,)
+
+    def _only_kind(self, given: object) -> Kind:
+        """The kind that nobody needs to say."""
+        if len(self.query) != 1:
+            raise HeadwiseError(
+                f"{given!r} names no kind of head, and this model has {', '.join(self.query)}: write kind/layer/head."
+            )
+        return next(iter(self.query))
+
+    def _of_name(self, name: str) -> tuple[Head, ...]:
+        found = NODE.fullmatch(name) or HOOK.fullmatch(name)
+        if found is None:
+            heads: tuple[Head, ...] = (Head.parse(name),)
+        else:
+            stack, layer, part, head = found.groups()
+            unnamed = f"{stack}.{part}" in (".", "a.", "L.", "blocks.attn")
+            kind = self._only_kind(name) if unnamed else HOOKED.get(f"{stack}.{part}")
+            every = [one for one in self if (one.kind, one.layer) == (kind, int(layer))]
+            heads = tuple(one for one in every if head is None or one.head == int(head))
+        if not heads or any(one not in self for one in heads):
+            raise HeadwiseError(f"'{name}' is none of this model's heads ({describe(self)}).")
+        return heads
+
+    def only(self, kinds: Kind | Iterable[Kind]) -> HeadMap:
+        """The map restricted to a kind, or some. Raises HeadwiseError for a kind that the model does not have."""
+        kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        for kind in kinds:
+            if kind not in self.query:
+                has = ", ".join(self.query)
+                raise HeadwiseError(
+                    f"Heads of kind '{kind}' were asked for{did_you_mean(kind, self.query)}, but this model has only "
+                    f"{has}."
+                )
+        query = {kind: counts for kind, counts in self.query.items() if kind in kinds}
+        return HeadMap(query, {kind: self.key_value[kind] for kind in query})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "query": {kind: list(counts) for kind, counts in self.query.items()},
+            "key_value": {kind: list(counts) for kind, counts in self.key_value.items()},
+        }
+
+
+def describe(heads: HeadMap) -> str:
+    """The map in words: `encoder-self 8+8+8, cross 8+8+8`."""
+    return ", ".join(f"{kind} {'+'.join(map(str, counts))}" for kind, counts in heads.query.items())
+
+
+def score_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A tidy table of scores, one row per head and measure, columns SCORED."""
+    import pandas as pd  # not for --help: it takes its time
+
+    numbers = dict.fromkeys(SCORED[4:7] + SCORED[8:], float)
+    return pd.DataFrame(rows, columns=list(SCORED)).astype(numbers)
+
+
+def save_table(table: pd.DataFrame, signature: Mapping[str, Any], path: Path) -> None:
+    """Write a table of heads as CSV, and its signature (how it was made) as JSON beside it."""
+    for name, content in table_files(table, signature, path.stem).items():
+        write_text(path.with_name(name), content)
+
+
+def table_files(table: pd.DataFrame, signature: Mapping[str, Any], name: str) -> dict[str, str]:
+    """A table of heads as NAME.csv, and its signature as NAME.json."""
+    return {
+        f"{name}.csv": table.to_csv(index=False, float_format="%.6g"),
+        f"{name}.json": json.dumps(dict(signature), indent=1) + "\n",
+    }
+
+
+def check_width(path: Path) -> None:
+    """Raise ValueError for a table of very many columns: pandas takes the square of their number, ours have few."""
+    with path.open("rb") as file:
+        if file.readline().count(b",") >= MOST_COLUMNS:
+            raise ValueError(f"its first line names more than {MOST_COLUMNS:,} columns")
+
+
+def read_signed(
+    path: Path, columns: Sequence[str], types: Mapping[str, type] | None = None
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table as CSV that `table_files` made, and the signature beside it. columns: that it must have. types: of columns.
+
+    Raises HeadwiseError where one of both files is missing or damaged.
+    """
+    import pandas as pd  # not for --help: it takes its time
+
+    file = path  # the one that is being read, for messages
+    try:
+        check_width(file)
+        # A word may be "null" or "NA".
+        table = pd.read_csv(file, dtype=types, keep_default_na=False, na_values=[""])
+        file = path.with_suffix(".json")
+        signature = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(signature, dict):
+            raise TypeError("it holds no object")
+    except OSError as error:
+        raise HeadwiseError(
+            f"{path} cannot be read: {file} cannot be opened ({error.strerror}). The table and the signature beside it "
+            "belong together."
+        ) from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read with its signature beside it: {file} is not valid ({type(error).__name__}: {error}). "
+            "Make it again."
+        ) from None
+    if missing := [column for column in columns if column not in table]:
+        raise HeadwiseError(
+            f"{path} is another table: it lacks the columns {', '.join(missing)}. Give a folder that headwise wrote it into."
+        )
+    return table, signature
+
+
+def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """A table of scores that `save_table` wrote, and its signature. heads: those of the model now.
+
+    Raises HeadwiseError when the signature or a column is missing, or the scores are of other heads than `heads`.
+    """
+    import pandas as pd
+
+    # Without a type, a column without any number would be of objects, and whole numbers would be integers.
+    numbers = dict.fromkeys(("value", "low", "high"), float)
+    table, signature = read_signed(path, COLUMNS, numbers)
+    try:
+        scored = HeadMap(signature["heads"]["query"], signature["heads"]["key_value"])
+    except HeadwiseError as error:
+        raise HeadwiseError(f"{path.with_suffix('.json')} cannot be used: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as a table of scores with its signature beside it: {path.with_suffix('.json')} is not "
+            f"valid ({type(error).__name__}: {error}). Score the model again."
+        ) from None
+    # A missing number makes a column of floats, and True a column of booleans.
+    for column in ("layer", "head"):
+        if not pd.api.types.is_integer_dtype(table[column]):
+            raise HeadwiseError(
+                f"{path} is not a table of scores: not every row has a whole number as its {column}. Score the model "
+                "again."
+            )
+    now = scored if heads is None else heads
+    scored_heads = {
+        Head(*address)
+        for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)
+    }
+    if scored != now or not all(head in now for head in scored_heads):
+        raise HeadwiseError(
+            f"{path} has scores of other heads ({describe(scored)}) than the model has now ({describe(now)}): "
+            "score the model again."
+        )
+    return table, signature

@@ -1,0 +1,81 @@
+"""Numbers that were measured of models, and the choice of one of them.
+
+A table of such numbers has the columns MEASURED. A number without a reference is the model's own. With a reference it is
+the change of the measure from that model (of perplexity in %), such as `bleu` with the reference `full`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import astuple
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from headwise.core.errors import HeadwiseError
+from headwise.core.qualities import NUMBER_COLUMNS, Number
+
+MEASURED = ("split", "measure", "reference", *NUMBER_COLUMNS)
+MODEL_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
+SPLITS = ("test", "dev")
+UNPRUNED = "full"  # the reference that is the model before pruning
+FINE_TUNED = "fine-tuned"  # the reference that was trained equally long, and not pruned
+LIMIT_ROUNDING = 1e-5  # how far a loss may exceed the limit: tables have 8 digits, so one that equals it may be above
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+NOT_MEASURED = Number()
+
+
+class Measurements(dict[tuple[str, str, str], Number]):
+    """All numbers of one model, by split, measure and reference."""
+
+    def of(self, measure: str, split: str = "", reference: str = "") -> Number:
+        """One number. split: empty for what belongs to no text, such as `parameters`."""
+        return self.get((split, measure, reference), NOT_MEASURED)
+
+    def leading_change(self, measure: str, split: str) -> tuple[str, Number]:
+        """The comparison that leads, its reference first: to equal further training where that was measured, else to the
+        full model."""
+        change = self.of(measure, split, FINE_TUNED)
+        if change.value is not None:
+            return FINE_TUNED, change
+        return UNPRUNED, self.of(measure, split, UNPRUNED)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Its rows of a table, columns MEASURED."""
+        return [(*key, *astuple(number)) for key, number in self.items()]
+
+
+def read_measurements(table: pd.DataFrame) -> dict[str, Measurements]:
+    """The numbers of each setting in a table with the columns `setting` and MEASURED. Raises HeadwiseError for a table
+    that has one of them twice."""
+    by_setting = {str(setting): Measurements() for setting in table["setting"]}
+    rows = table[["setting", *MEASURED]].dropna(subset=["value"]).drop_duplicates()
+    # pandas reads empty cells as NaN, which is no key.
+    rows = rows.fillna({"split": "", "reference": ""})
+    for setting, split, measure, reference, *numbers in rows.itertuples(index=False, name=None):
+        of_model = by_setting[str(setting)]
+        key = (str(split), str(measure), str(reference))
+        if key in of_model:
+            named = " ".join(word for word in (split, measure, reference) if word)
+            raise HeadwiseError(
+                f"pruning.csv has more than one {named} for the setting {setting}: give every run a setting of its own."
+            )
+        of_model[key] = Number(*(None if pd.isna(each) else float(each) for each in numbers))
+    return by_setting
+
+
+def is_within(lost: float, limit: float | None) -> bool:
+    """Whether a loss of quality is at most the limit; without a limit any loss is."""
+    return limit is None or lost <= limit + LIMIT_ROUNDING
+
+
+def choose_smallest(
+    lost: Mapping[Name, float], heads: Mapping[Name, int], limit: float | None
+) -> Name | None:
+    """The model with the fewest heads among those that lose at most `limit` (None: any loss), and of equally small ones
+    the one that loses least; None where all lose more. lost: on dev. heads: the number that is left."""
+    good = [name for name in lost if is_within(lost[name], limit)]
+    return min(good, key=lambda name: (heads[name], lost[name]), default=None)

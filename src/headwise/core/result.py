@@ -1,0 +1,137 @@
+"""What an analysis found: tables, and the signature of how they were made. Every result is written, read, said and shown
+alike."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from numbers import Integral
+from os import PathLike
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder, as_path
+from headwise.core.grid import HeadGrid
+from headwise.core.heads import named_heads, read_signed, table_files
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WIDTH = 80  # characters of a line
+PRINTED = 5  # rows of a printed result
+LISTED = 20  # rows of a notebook's table
+MOST_PICTURES = 8  # of a notebook
+
+
+class Result(ABC):
+    """A result. FILES: all files that results of its class may have, the main one first. TOP: the columns of `top`.
+    CAPTION: of its pictures."""
+
+    FILES: ClassVar[tuple[str, ...]]
+    TOP: ClassVar[tuple[str, ...]]
+    CAPTION: ClassVar[str] = "Heads in columns, layers in rows:"
+
+    @abstractmethod
+    def files(self) -> dict[str, str]:
+        """What `save` writes, by name."""
+
+    @abstractmethod
+    def ranked(self) -> pd.DataFrame:
+        """The rows that readers want, the best first, with all columns."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """What it is, in a few words."""
+
+    def save(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write the tables into a folder, instead of those of an earlier result. Returns their paths. Raises
+        HeadwiseError for a folder with files that headwise did not write there."""
+        return Folder(folder).write(self.files(), self.FILES)
+
+    def top(self, count: int = 10) -> pd.DataFrame:
+        """So many rows, the best first, in the columns that matter most; a head is one name, `cross/0/5`, which all that
+        takes heads understands. Raises HeadwiseError for another number than 1 or more."""
+        return top_rows(self.ranked(), self.TOP, count)
+
+    def lines(self) -> list[str]:
+        """What the terminal says of it."""
+        return []
+
+    def notes(self) -> Sequence[str]:
+        """What readers of the numbers should know."""
+        return ()
+
+    def grids(self) -> Sequence[HeadGrid]:
+        """Pictures of the heads."""
+        return ()
+
+    def __repr__(self) -> str:
+        """The best rows, in lines of WIDTH characters."""
+        title = shorten(f"{type(self).__name__}({self.summary})", WIDTH, placeholder=" …)")
+        return f"{title}\n{printed(self.top(PRINTED))}"
+
+    def _repr_html_(self) -> str:
+        """The pictures, the best rows, and the notes."""
+        pictures = "".join(grid.html() for grid in self.grids()[:MOST_PICTURES])
+        rows = self.top(LISTED).to_html(index=False, na_rep="", float_format=plain_number)
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes())
+        side_by_side = "display: flex; flex-wrap: wrap; gap: 1em"
+        return f'<div style="{side_by_side}">{pictures}</div>{rows}{notes}'
+
+
+@dataclass(frozen=True, repr=False)
+class TableResult(Result):
+    """A result of one table, and the signature of how it was made. FILES: the table, and its signature. COLUMNS: of the
+    table."""
+
+    table: pd.DataFrame
+    signature: dict[str, Any]
+
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.table)} rows"
+
+    def ranked(self) -> pd.DataFrame:
+        return self.table
+
+    def files(self) -> dict[str, str]:
+        return table_files(self.table, self.signature, Path(self.FILES[0]).stem)
+
+    @classmethod
+    def read(cls, folder: str | PathLike[str]) -> Self:
+        """A result that `save`, the command line or a study wrote into a folder. Raises HeadwiseError for files that are
+        missing or damaged."""
+        return cls(*read_signed(as_path(folder) / cls.FILES[0], cls.COLUMNS))
+
+
+def top_rows(table: pd.DataFrame, columns: Sequence[str], count: int) -> pd.DataFrame:
+    """So many rows of a table, in these columns, heads as names."""
+    if not isinstance(count, Integral) or count < 1:
+        raise HeadwiseError(
+            f"A number of rows is {count!r:.60}: give a whole number of at least 1, such as top(10)."
+        )
+    return named_heads(table)[[*columns]].head(int(count)).reset_index(drop=True)
+
+
+def printed(table: pd.DataFrame, width: int = WIDTH) -> str:
+    """A table in lines of `width` characters; long words are cut, numbers are not."""
+    text = ""
+    for widest in range(width, 5, -1):
+        text = table.to_string(
+            index=False, na_rep="", max_colwidth=widest, float_format=plain_number
+        )
+        if max(map(len, text.splitlines())) <= width:
+            break
+    return text
+
+
+def plain_number(value: float) -> str:
+    """`0.1235`, `29,120`."""
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

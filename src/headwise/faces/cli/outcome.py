@@ -1,0 +1,110 @@
+"""The end of a command that prunes: the headline of the report, the heads that stay, what is next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwise.core.folders import Folder
+
+if TYPE_CHECKING:
+    from headwise.core.layout import HeadMask
+    from headwise.core.progress import Progress
+    from headwise.faces.report.run_folder import FinishedRun
+    from headwise.study import Plan
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished study says at its end.
+
+    headline, and the verdict of its comparison: better, worse, not distinguishable, or none. doubts: lines that speak
+    against the choice, or say why there is none. layouts: of the chosen model by its name, of all where none was chosen.
+    model: the folder of the chosen model. next_commands: what to do now, and how.
+    """
+
+    headline: str
+    verdict: str = ""
+    doubts: Sequence[str] = ()
+    layouts: Mapping[str, HeadMask] = field(default_factory=dict)
+    model: Path | None = None
+    next_commands: Sequence[tuple[str, str]] = ()
+
+
+def outcome(out: Path) -> Outcome:
+    """The outcome of the finished study in a folder."""
+    if (out / "grid.json").exists():
+        tables = ("report.html", "grid.csv", "across.csv")
+        names = ", ".join(name for name in tables if (out / name).exists())
+        return Outcome(f"Wrote {out}/{names}, and a folder for each run in it.")
+    from headwise.faces.report import summary as report_summary
+    from headwise.faces.report.run_folder import read_run
+
+    run = read_run(out)
+    summary = report_summary.summary_section(run)
+    reason = [summary["why"]] if summary["why"] and run.pruned else []
+    shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
+    if run.chosen:
+        shown = [run.chosen["setting"]]
+    layouts = {name: run.layouts[name] for name in shown if name in run.layouts}
+    next_commands = []
+    if (out / "report.html").exists():
+        next_commands.append(("Report:", f"{out}/report.html"))
+    if (out / "model" / "config.json").exists():
+        next_commands.append(("Lab:", f"headwise lab {out}"))
+    place = run.chosen_folder
+    if place:
+        then = f"headwise score {place} --text FILE"
+        # Only models that translate have it.
+        if "bleu_signature" in run.facts:
+            then = f"echo 'A sentence.' | headwise translate {place}"
+        next_commands.append(("Next:", then))
+    return Outcome(
+        f"{summary['headline']}.",
+        summary["verdict"],
+        [*reason, *report_summary.doubts(run), *too_high_limit(run)],
+        layouts,
+        place,
+        next_commands,
+    )
+
+
+def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:
+    """Lines about a model that was trained: loss and BLEU on dev. Its translations are kept for a later study."""
+    from headwise.study.evaluation_steps import Evaluate, Translate
+    from headwise.study.model_steps import FULL_MODEL
+    from headwise.study.run_context import RunContext
+    from headwise.study.variants import FULL
+
+    if list(plan.runs) != ["."]:
+        return []
+    run = RunContext(plan, out, progress, device)
+    # The other processes, if any, are through: to wait for them would never end.
+    with Folder(out).lock(), run.store.alone(), progress.bar("evaluate"):
+        facts = FULL_MODEL.get_or_make(run)
+        translate = Translate("dev", FULL)
+        translate.get_or_make(run)
+        quality = Evaluate("dev", FULL, translate).get_or_make(run)
+    found = []
+    for name, (value, low, high, *_) in quality["numbers"].items():
+        ends = "" if low is None else f" [{low:.1f}, {high:.1f}]"
+        found.append(f"{name} {value:.1f}{ends}")
+    # A model that was given, not trained, has no loss on record.
+    loss = f"loss {facts['dev_loss']:.3f}, " if "dev_loss" in facts else ""
+    return [
+        f"  On dev: {loss}{', '.join(found)}",
+        f"Wrote {out}/model, train/log.csv.",
+    ]
+
+
+def too_high_limit(run: FinishedRun) -> list[str]:
+    """That the limit means nothing, where the full model has less BLEU than may be lost."""
+    from headwise.core.qualities import BLEU
+    from headwise.pruning.prune import too_generous
+
+    whole = run.quality_of(run.full, "dev").value
+    if run.chosen is None or run.limit is None or run.quality_on("dev") != BLEU or whole is None:
+        return []
+    return [f"Note: {too_generous('max_drop', run.limit, whole)}"] if run.limit > whole else []

@@ -1,0 +1,183 @@
+"""`hw.Run`: a study as its user holds it, by its folder: the verdict, models, tables, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from textwrap import fill
+
+import pandas as pd
+
+from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.folders import as_path, below
+from headwise.core.grid import HeadGrid
+from headwise.core.layout import HeadMask
+from headwise.core.measured import MODEL_COLUMNS, UNPRUNED
+from headwise.core.result import WIDTH, plain_number, printed
+from headwise.faces.report import report
+from headwise.faces.report.models import model_rows, ordered
+from headwise.faces.report.run_folder import read_run, table_or_empty
+from headwise.faces.report.summary import summary_section
+from headwise.importance.interactions import Interactions
+from headwise.importance.scores import Scores
+from headwise.models.loading import load
+from headwise.models.model import Model
+from headwise.roles.lost_words import LostWords
+from headwise.roles.role_tests import Roles
+
+TABLES = {  # what a study may have found, and the file that shows it
+    "scores": "heads.json",
+    "roles": "roles/facts.json",
+    "interactions": "interactions.json",
+    "lost_words": "words.json",
+    "pruning": "pruning.csv",
+}
+
+
+class Run:
+    """A study in its folder: of `headwise study`, `demo` and `prune`, or the `work` of `hw.prune` with controls.
+
+    Whatever takes a study's folder takes it, too: `hw.lab(run)`, `hw.report(run)`, `hw.compare(run, other)`. What was not
+    found (yet) raises HeadwiseError when it is asked for. Raises HeadwiseError for a folder that is no study's, whose
+    files are damaged, or that has several seeds or language pairs: each of them is a study of its own.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = as_path(folder)
+        self.found = read_run(self.folder)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return self.found.name
+
+    @property
+    def chosen(self) -> str | None:
+        """The pruned model that was chosen; None where there is none, or the choice was not to prune."""
+        chosen = self.found.chosen
+        return None if chosen is None else str(chosen["setting"])
+
+    @cached_property
+    def verdict(self) -> str:
+        """Whether to ship the chosen model, what it saves and what it costs: the report's first sentence."""
+        return f"{summary_section(self.found)['headline']}."
+
+    @cached_property
+    def models(self) -> pd.DataFrame:
+        """A row a model, controls too: model (its name for `model`), heads (those left of the kinds that were pruned),
+        what models are compared by on the reported text, under its name such as bleu, its change from the full model (of
+        perplexity in %), and low and high, the change's 95 % interval by a paired bootstrap (docs/methods/bleu.md)."""
+        quality = self.found.quality.name
+        rows = []
+        for model in ordered(self.found.model_table):
+            change = self.found.change_of(model, UNPRUNED)
+            rows.append(
+                {
+                    "model": model["setting"],
+                    "heads": model["kept"],
+                    quality: self.found.quality_of(model).value,
+                    "change": change.value,
+                    "low": change.low,
+                    "high": change.high,
+                }
+            )
+        columns = ["model", "heads", quality, "change", "low", "high"]
+        return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[2:], float))
+
+    @property
+    def layouts(self) -> Mapping[str, HeadMask]:
+        """Which heads each pruned model kept, by its name."""
+        return self.found.layouts
+
+    def model(self, name: str | None = None, device: str = "cpu") -> Model:
+        """One of its models: `full`, or another name of `models`; by default the chosen one. Raises HeadwiseError for
+        another name, and for a model whose weights were not kept."""
+        name = self.chosen if name is None else name
+        names = [str(model["setting"]) for model in model_rows(self.found.model_table)]
+        if name is None:
+            raise HeadwiseError(
+                f"{self.folder} has no chosen model: name one, of {', '.join(names) or 'none yet'}."
+            )
+        if name == UNPRUNED:
+            return load(self.folder, device)
+        if name not in names:
+            raise HeadwiseError(
+                f"{self.folder} has no model '{name}'{did_you_mean(name, names)}; there is {', '.join(names)}."
+            )
+        place = below(self.folder / "pruned", name)
+        if not place.is_dir():
+            raise HeadwiseError(
+                f"The weights of {name} were not kept: set weights = 'all' in the plan and run the study again; "
+                "run.layouts says which heads it kept."
+            )
+        return load(place, device)
+
+    @cached_property
+    def scores(self) -> Scores:
+        """What each head of the full model is worth."""
+        return Scores.read(self._place("scores"))
+
+    @cached_property
+    def roles(self) -> Roles:
+        """What each head of the full model does."""
+        return Roles.read(self._place("roles"))
+
+    @cached_property
+    def interactions(self) -> Interactions:
+        """Pairs of heads that do the same work, or work together."""
+        return Interactions.read(self._place("interactions"))
+
+    @cached_property
+    def lost_words(self) -> LostWords:
+        """The words that the full model no longer says without a head."""
+        return LostWords.read(self._place("lost_words"))
+
+    @cached_property
+    def pruning(self) -> pd.DataFrame:
+        """Everything that was measured of every model, a row a number (docs/layout.md)."""
+        return table_or_empty(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
+
+    @property
+    def tables(self) -> list[str]:
+        """Which of scores, roles, interactions, lost_words and pruning it has."""
+        return [name for name, file in TABLES.items() if (self.folder / file).is_file()]
+
+    def _place(self, name: str) -> Path:
+        """The folder of a table. Raises HeadwiseError where the study has not found it."""
+        if name not in self.tables:
+            raise HeadwiseError(
+                f"{self.folder} has no {name.replace('_', ' ')}: its plan leaves them out, or it has not come to them. "
+                f"There is {', '.join(self.tables) or 'no table yet'}."
+            )
+        return (self.folder / TABLES[name]).parent
+
+    def report(self) -> Path:
+        """Write its page again, `report.html`; returns its path (`hw.report`)."""
+        return report(self)
+
+    def plot(self) -> HeadGrid:
+        """A picture of the heads that the chosen model kept. Raises HeadwiseError where none was chosen."""
+        chosen = self.chosen
+        if chosen is None or chosen not in self.layouts:
+            raise HeadwiseError(
+                f"{self.folder} has no chosen model: show another one's layout, of run.layouts."
+            )
+        return self.layouts[chosen].grid(chosen)
+
+    def __repr__(self) -> str:
+        lines = [f"Run({str(self.folder)!r})", fill(self.verdict, WIDTH)]
+        if len(self.models):
+            lines.append(printed(self.models))
+        lines.append(fill(f"Tables: {', '.join(self.tables) or 'none yet'}.", WIDTH))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        picture = self.plot().html() if self.chosen in self.layouts else ""
+        rows = self.models.to_html(index=False, na_rep="", float_format=plain_number)
+        return f"<p><b>{escape(self.name)}</b>: {escape(self.verdict)}</p>{picture}{rows}"

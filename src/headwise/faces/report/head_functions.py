@@ -1,0 +1,96 @@
+"""Relevance, confidence and functions of heads in one figure, as in figure 1 of Voita et al. (2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwise.faces.report.charts import Figure
+from headwise.faces.report.format import HEADS_OF_KIND, KIND_NAMES, capital, listed, measure_name
+from headwise.faces.report.page import section
+from headwise.faces.report.role_charts import attention_maps, functions_panel, kinds_with_roles
+from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.score_faithfulness import agreement_with_ablation
+from headwise.faces.report.score_maps import (
+    UNTRAINED_NOTE,
+    control_ranges,
+    leading_measures,
+    panel_columns,
+    places_of_heads,
+    score_panels,
+    untrained_models,
+)
+
+
+@section(
+    "functions",
+    heading="Which heads matter, and what they do",
+    question="Do the heads that matter have a function?",
+    story=True,
+    order=30,
+    files=("heads.csv", "roles/", "untrained.csv"),
+    papers={"functions-encoder-self": "Voita fig. 1"},
+    brought_by="scores and roles: scoring.measures and roles.treebank",
+)
+def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
+    """A figure for each kind of heads; None without scores and roles."""
+    figures = head_functions(run)
+    if not figures:
+        return None
+    leading = {kind: leading_measures(run, kind) for kind in KIND_NAMES}
+    roles = run.roles
+    tested = kinds_with_roles(roles)
+    scored = set(run.heads["kind"])
+    return {
+        "figures": {figure.name.partition("-")[2]: figure for figure in figures},  # by kind
+        "families": {name.split(".")[0] for names in leading.values() for name in names},
+        "agreements": {
+            kind: agreement_with_ablation(run, kind, names[0])
+            for kind, names in leading.items()
+            if names
+        },
+        "has_roles": bool(roles),
+        "maps": attention_maps(roles),
+        "tested": tested,
+        "only_tested": listed([HEADS_OF_KIND[kind] for kind in tested])
+        if scored - set(tested)
+        else "",
+        "sorts": {name.split(".")[0] for name in roles.roles["measure"]},
+        "causal": not roles.causal.empty,
+        "untrained_models": untrained_models(run),
+    }
+
+
+def head_functions(run: FinishedRun) -> list[Figure]:
+    """For each kind of heads relevance (or the most faithful score), confidence and functions, as far as they are there.
+
+    All have one order: layers are rows, and in each the head of the highest first score comes first.
+    """
+    tested = kinds_with_roles(run.roles)
+    figures = []
+    for kind in KIND_NAMES:
+        measures = leading_measures(run, kind)
+        if not measures and kind not in tested:
+            continue
+        panels = score_panels(run, kind, measures)
+        columns = panel_columns(run, kind, len(panels))
+        names = [measure_name(measure) for measure in measures]
+        order = "heads by their numbers"
+        if measures:
+            order = f"in each layer the head of highest {names[0]} first"
+        what = "importance"
+        if kind in tested:
+            what = "functions"
+            panels.append(functions_panel(run, kind, places_of_heads(run, kind)))
+            names.append("functions")
+        figures.append(
+            Figure(
+                name=f"{what}-{kind}",
+                title=f"{capital(KIND_NAMES[kind])}: {listed(names)}",
+                note=f"layers × heads, {order}"
+                + UNTRAINED_NOTE * bool(measures and control_ranges(run)),
+                panels=panels,
+                columns=columns,
+                facts=f"Order: {order}.",
+            )
+        )
+    return figures

@@ -1,0 +1,66 @@
+"""The section "Words that need a head": what the model no longer says without it (`roles/lost_words.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from headwise.core.heads import head_of
+from headwise.faces.report.format import probability
+from headwise.faces.report.page import Columns, Table, section, table
+from headwise.faces.report.run_folder import HEAD_COLUMNS, FinishedRun
+from headwise.roles.behaviour import FALSE_WORDS
+
+
+@section(
+    "words",
+    heading="Words that need a head",
+    question="Which words does the model stop saying without a head?",
+    order=28,
+    files=("words.csv",),
+    brought_by="roles.words",
+)
+def head_words_section(run: FinishedRun) -> dict[str, Any]:
+    """The table of the words that are confirmed."""
+    words = confirmed_words(run.words)
+    return {
+        "found": words_table(words),
+        "words": len(words),
+        "heads": len(words[HEAD_COLUMNS].drop_duplicates()),
+        "tried": len(run.words),
+    }
+
+
+def confirmed_words(words: pd.DataFrame) -> pd.DataFrame:
+    """The words that the other half of the sentences confirms, the surest first."""
+    return words[words["p"] < FALSE_WORDS]
+
+
+def words_table(words: pd.DataFrame) -> Table | None:
+    """A row for each word; None without any."""
+    columns: Columns = {
+        "head": lambda row: str(head_of(row)),
+        "word": lambda row: str(row["word"]),
+        "lost": lambda row: f"{row['lost']:.0f} of {row['units']:.0f}",
+        "other words": lambda row: f"{row['others']:.0%}",
+        "most often for": lambda row: str(row["instead"]),
+        "p": lambda row: probability(row["p"]),
+        "such as": lambda row: (
+            # The example ends just before the lost word, so its end says more.
+            f"… {row['example'][-40:]}" if len(row["example"]) > 40 else row["example"]
+        ),
+    }
+    rows = words.fillna({"instead": "", "example": ""}).to_dict("records")
+    return table("Words that need a head", rows, columns)
+
+
+def word_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
+    """The surest word of each head, for the opening."""
+    # The first row of a head is its surest word, as words.csv has the surest first.
+    surest = confirmed_words(run.words).drop_duplicates(HEAD_COLUMNS)
+    facts = []
+    for row in surest.head(3).to_dict("records"):
+        text = f"without it the model no longer says “{row['word']}” in {row['lost']:.0f} of {row['units']:.0f} sentences"
+        facts.append((str(head_of(row)), text, ""))
+    return facts

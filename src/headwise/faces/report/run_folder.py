@@ -1,0 +1,495 @@
+"""The folder of a run, read into memory: tables that are not there are empty."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import below, checked_name, read_json
+from headwise.core.heads import COLUMNS, KINDS, Kind, check_width
+from headwise.core.layout import HeadMask
+from headwise.core.measured import MODEL_COLUMNS, Measurements
+from headwise.core.options import validated
+from headwise.core.qualities import Number, QualityMeasure
+from headwise.faces.report import models
+from headwise.faces.report.models import ModelRow
+from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
+from headwise.roles.behaviour import NAMED, WORDS
+from headwise.study.records import refuse_damaged
+
+HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
+LOG_COLUMNS = ("step", "epoch", "measure", "value")
+GATE_COLUMNS = ("step", "kind", "layer", "head", "p_open")
+LRP_TABLE = ("measure", "mode", "what", "value")
+FILES = {  # the tables of a run folder, and the columns that each must have
+    "training": ("train/log.csv", LOG_COLUMNS),
+    "heads": ("heads.csv", COLUMNS),
+    "faithfulness": ("faithfulness.csv", FAITHFULNESS),
+    "curves": ("curves.csv", CURVES),
+    "lrp": ("lrp.csv", LRP_TABLE),
+    "untrained": ("untrained.csv", UNTRAINED_COLUMNS),
+    "interactions": ("interactions.csv", INTERACTIONS),
+    "words": ("words.csv", WORDS),
+}
+ROLE_TABLES = {
+    "table": COLUMNS,
+    "roles": (*COLUMNS, "role", "text", "p"),
+    "labels": ("kind", "layer", "head", "label"),
+}
+CAUSAL_COLUMNS = (
+    *("kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"),
+    *("others", "confirmed"),
+)
+CONTROLS_TABLE = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
+TEXTS_IN_TABLES = (  # all other columns hold numbers
+    "setting",
+    "split",
+    "kind",
+    "measure",
+    "reference",
+    "behaviour",
+    "against",
+    "kinds",
+    "statistic",
+    "ranking",
+    "mode",
+    "what",
+    "role",
+    "text",
+    "label",
+    "method",
+    "data",
+    "control",
+    "other_kind",
+    "word",
+    "instead",
+    "example",
+)
+
+# What tells the rows of a table with heads apart.
+ROW_KEY = (
+    "seed",
+    "control",
+    "step",
+    "kind",
+    "layer",
+    "head",
+    "other_kind",
+    "other_layer",
+    "other_head",
+    "measure",
+    "role",
+    "text",
+    "label",
+    "word",
+)
+# Facts of run.json that are tables: empty where it does not have them.
+BY_NAME = (
+    "doubts",
+    "failed",
+    "notes",
+    "seconds",
+    "sentences",
+    "settings",
+    "signature",
+    "versions",
+)
+MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
+MOST_SECONDS = 10**10  # of a step
+LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
+LARGEST_WHOLE_NUMBERS = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
+WHOLE_NUMBERS = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
+
+
+class SettingFacts(BaseModel):
+    """The facts of a setting in run.json whose types are checked.
+
+    against: the settings that it is compared with, by reference."""
+
+    model_config = ConfigDict(strict=True)
+    against: dict[str, str] | None = None
+
+
+class Facts(BaseModel):
+    """The facts in run.json whose types are checked."""
+
+    model_config = ConfigDict(strict=True)
+    seconds: dict[str, Annotated[float, Field(ge=0, le=MOST_SECONDS)] | None] | None = None
+    attention: dict[str, list[str]] = {}
+    settings: dict[str, SettingFacts] | None = None
+    failed: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class RolesFolder:
+    """The folder roles/: scores of all roles, roles found, labels of heads, facts, examples,
+    controls, and what roles do with their head off. False where no head was tested."""
+
+    table: pd.DataFrame
+    roles: pd.DataFrame
+    labels: pd.DataFrame
+    facts: Mapping[str, Any]
+    examples: Sequence[Mapping[str, Any]]
+    controls: pd.DataFrame
+    causal: pd.DataFrame
+
+    def __bool__(self) -> bool:
+        return not self.labels.empty
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """A pruned model's own scores and roles. Its heads have the numbers of the full model."""
+
+    heads: pd.DataFrame
+    roles: RolesFolder
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """All files of a run that the report shows. model_table: as models.py has it."""
+
+    page: ClassVar[str] = "run"
+    folder: Path
+    facts: Mapping[str, Any]
+    model_table: pd.DataFrame
+    plan: str | None
+    training: pd.DataFrame
+    heads: pd.DataFrame
+    faithfulness: pd.DataFrame
+    curves: pd.DataFrame
+    lrp: pd.DataFrame
+    untrained: pd.DataFrame
+    interactions: pd.DataFrame
+    words: pd.DataFrame
+    roles: RolesFolder
+    layouts: Mapping[str, HeadMask]
+    gates: Mapping[str, pd.DataFrame]
+    translations: Mapping[str, list[str]]
+    rescored: Mapping[str, Rescored]
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def full(self) -> ModelRow | None:
+        """The model before pruning."""
+        return models.unpruned_model(self.model_table)
+
+    @cached_property
+    def pruned(self) -> list[dict[str, Any]]:
+        """Every pruned model, from many heads to few."""
+        return models.model_rows(models.pruned(self.model_table))
+
+    @cached_property
+    def candidates(self) -> list[dict[str, Any]]:
+        """The pruned models that could be chosen; not random orders, nor others that serve only for comparison."""
+        return [model for model in self.pruned if model["candidate"]]
+
+    @cached_property
+    def chosen(self) -> ModelRow | None:
+        """The pruned model that was chosen; None when there is none, or the choice was not to prune."""
+        return next((model for model in self.pruned if model["chosen"]), None)
+
+    @cached_property
+    def split(self) -> str:
+        """The text that is reported: test, or dev."""
+        return models.reported_split(self.model_table)
+
+    @cached_property
+    def quality(self) -> QualityMeasure:
+        """What its models are compared by."""
+        return models.quality(self.model_table)
+
+    def quality_on(self, split: str) -> QualityMeasure:
+        """What its models are compared by on one of its texts."""
+        return models.quality_on(self.model_table, split)
+
+    @cached_property
+    def planned(self) -> dict[str, Any]:
+        """What its plan says; nothing where it is none."""
+        try:
+            return tomllib.loads(self.plan or "")
+        except tomllib.TOMLDecodeError:
+            return {}
+
+    @property
+    def chosen_folder(self) -> Path | None:
+        """Where the weights of the chosen model are, if they were kept."""
+        chosen = self.chosen
+        return None if chosen is None else below(self.folder / "pruned", chosen["setting"])
+
+    @property
+    def limit(self) -> float | None:
+        """What the chosen model may lose on dev."""
+        limit = self.facts.get("max_drop")
+        return float(limit) if isinstance(limit, int | float) else None
+
+    def quality_of(self, model: ModelRow | None, split: str = "", reference: str = "") -> Number:
+        """The quality of a model, or its change from another one, on a text, by default the one that is reported."""
+        split = split or self.split
+        return models.measured(model, self.quality_on(split).name, split, reference)
+
+    def only_tried(self, model: ModelRow) -> bool:
+        """Whether a model was measured on dev, and the reported text was not read for it."""
+        on_dev = self.quality_of(model, "dev").value is not None
+        return on_dev and self.quality_of(model).value is None
+
+    def change_of(self, model: ModelRow | None, reference: str) -> Number:
+        """The change of quality of a model from another one on the reported text."""
+        return self.quality_of(model, "", reference)
+
+    def leading_change(self, model: ModelRow) -> tuple[str, Number]:
+        """The main comparison on the reported text: its reference and the change."""
+        numbers: Measurements = model["numbers"]
+        return numbers.leading_change(self.quality.name, self.split)
+
+    def lost(self, model: ModelRow, split: str = "dev") -> float | None:
+        """What a model loses on a text, in the unit of the limit: BLEU, or % of perplexity. None if that text
+        has another measure than dev: the limit is in the unit of dev."""
+        if self.quality_on(split) != self.quality_on("dev"):
+            return None
+        before = self.quality_of(self.full, split).value
+        after = self.quality_of(model, split).value
+        if before is None or after is None:
+            return None
+        return -self.quality.better * self.quality.change(before, after)
+
+    def heads_left(self, model: ModelRow) -> int:
+        """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""
+        mask = self.layouts.get(model["setting"])
+        return int(model["kept"]) if mask is None else len(mask)
+
+    def attention(self, kind: str) -> list[str]:
+        """By layer `full` or `sliding 512`, of a model that has both; else empty."""
+        names: list[str] = self.facts.get("attention", {}).get(kind, [])
+        return names
+
+    def pruned_kinds(self, model: ModelRow) -> list[Kind]:
+        """The kinds of heads that a model with a layout could lose."""
+        all_kinds = self.layouts[model["setting"]].heads.kinds
+        return [kind for kind in all_kinds if kind in model["kinds"]] or list(all_kinds)
+
+
+def refuse_grid(folder: Path) -> None:
+    """Raise HeadwiseError for the folder of several studies, which lie in it."""
+    if (folder / "grid.json").is_file():
+        inner = [*sorted(folder.glob("**/run.json")), folder / "seed-1" / "run.json"]
+        raise HeadwiseError(
+            f"{folder} holds several studies: name one of them, such as {inner[0].parent}."
+        )
+
+
+def read_run(folder: Path) -> FinishedRun:
+    """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
+    refuse_grid(folder)
+    if not (folder / "run.json").is_file():
+        found = "a folder without run.json" if folder.is_dir() else "no folder"
+        raise HeadwiseError(
+            f"{folder} is {found}, but this needs the --out folder of a finished study: give that."
+        )
+    refuse_damaged(folder)
+    facts, model_table = read_models(folder)
+    names = list(model_table.index[model_table["method"] != "none"])
+    layouts = {}
+    gates = {}
+    rescored = {}
+    for name in names:
+        # The name comes from a table: `below` refuses one that leads out of the folder.
+        layout = below(folder / "layouts", f"{name}.json")
+        if layout.is_file():
+            layouts[name] = HeadMask.read(layout)
+
+        log = table_or_empty(below(folder / "gates", f"{name}.csv"), GATE_COLUMNS)
+        if len(log):
+            gates[name] = log
+
+        rescored_folder = below(folder / "rescored", name)
+        if rescored_folder.is_dir():
+            heads = table_or_empty(rescored_folder / "heads.csv", COLUMNS)
+            rescored[name] = Rescored(heads, _read_roles(rescored_folder / "roles"))
+
+    tables = {}
+    for name, (file, columns) in FILES.items():
+        tables[name] = table_or_empty(below(folder, file), columns)
+    run = FinishedRun(
+        folder=folder,
+        facts=facts,
+        model_table=model_table,
+        plan=_read_text(folder / "plan.toml"),
+        roles=_read_roles(folder / "roles"),
+        layouts=layouts,
+        gates=gates,
+        translations=_translations(folder / "translations" / "test", names),
+        rescored=rescored,
+        **tables,
+    )
+    refuse_absent_heads(run)
+    return run
+
+
+def refuse_absent_heads(run: FinishedRun) -> None:
+    """Raise HeadwiseError where a table names a head that the models of the run, by their layouts, do not have."""
+    if not run.layouts:
+        return
+    heads = {tuple(head) for mask in run.layouts.values() for head in mask.heads}
+    kinds = {kind for kind, _, _ in heads}
+    found = run.roles
+    of_roles = [found.table, found.roles, found.labels, found.causal]
+    for table in (run.heads, run.untrained, run.words, *run.gates.values(), *of_roles):
+        named = {*table[HEAD_COLUMNS].itertuples(index=False, name=None)}
+        # The heads of a kind that no layout has are not known.
+        absent = sorted(head for head in named - heads if head[0] in kinds)
+        if absent:
+            raise HeadwiseError(
+                f"A table in {run.folder} names the head {'/'.join(map(str, absent[0]))}, which the models of the run do "
+                "not have: the table is another run's."
+            )
+
+
+def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
+    """run.json, and the models of pruning.csv; none without that file."""
+    facts: dict[str, Any] = read_json(folder / "run.json", dict)
+    validated(Facts, {**facts}, f"{folder}/run.json is damaged, run the study again")
+    for name in BY_NAME:
+        facts[name] = facts.get(name) or {}
+    table = table_or_empty(folder / "pruning.csv", MODEL_COLUMNS)
+    for setting in table["setting"].unique():
+        checked_name(setting, folder / "pruning.csv")
+    if facts.get("chosen") is not None:
+        checked_name(facts["chosen"], folder / "run.json")
+    return facts, models.table_of_models(table, facts)
+
+
+def _read_roles(folder: Path) -> RolesFolder:
+    """The files of a folder roles/, which must all be there where the folder is."""
+    needed = [*(f"{name}.csv" for name in ROLE_TABLES), "facts.json", "examples.json"]
+    missing = [name for name in needed if not below(folder, name).is_file()]
+    if missing and folder.is_dir():
+        raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
+    found = {}
+    for name, columns in ROLE_TABLES.items():
+        found[name] = table_or_empty(below(folder, f"{name}.csv"), columns)
+    causal = table_or_empty(folder / "causal.csv", CAUSAL_COLUMNS)
+    refuse_other_behaviours(folder / "causal.csv", causal)
+    return RolesFolder(
+        **found,
+        facts={} if missing else read_json(folder / "facts.json", dict),
+        examples=[] if missing else read_json(folder / "examples.json", list),
+        controls=table_or_empty(folder / "controls.csv", CONTROLS_TABLE),
+        causal=causal,
+    )
+
+
+def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
+    """Raise HeadwiseError for a table of something that this version does not test."""
+    other = causal.loc[~causal["behaviour"].isin(list(NAMED)), "behaviour"]
+    if len(other):
+        raise HeadwiseError(
+            f"{path} should be about {', '.join(NAMED)}, but has {str(other.iloc[0])[:60]!r}: run the roles again."
+        )
+
+
+def table_or_empty(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A CSV file with the columns it must have; a table without rows when there is no such file."""
+    if not path.is_file():
+        floats = [column for column in columns if column not in TEXTS_IN_TABLES]
+        return pd.DataFrame(columns=columns).astype(dict.fromkeys(floats, float))
+    try:
+        check_width(path)
+        # pandas would make a number of a setting that is called 007.
+        texts = dict.fromkeys(TEXTS_IN_TABLES, str)
+        # One row too many shows that the table is too long, without reading it all.
+        table = pd.read_csv(path, encoding="utf-8", dtype=texts, nrows=MOST_ROWS + 1)
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as a table ({error}): run its step again."
+        ) from None
+    if len(table) > MOST_ROWS:  # a page of them would take all memory
+        raise HeadwiseError(
+            f"{path} has more than {MOST_ROWS:,} rows, the most that a report shows: score fewer measures."
+        )
+    missing = [column for column in columns if column not in table]
+    if missing:
+        raise HeadwiseError(
+            f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}: run its step again."
+        )
+    for column in columns:
+        values = table[column]
+        if column in ("kind", "other_kind"):
+            right = values.isin(KINDS)
+            should = f"kinds of heads ({', '.join(KINDS)})"
+        elif column in TEXTS_IN_TABLES:
+            continue
+        else:
+            table[column] = numbers = pd.to_numeric(values, errors="coerce")
+            # `values`, not `numbers`: an empty cell may be, a word (NaN by now) may not.
+            right = values.isna() | numbers.abs().lt(LARGEST) | numbers.abs().eq(math.inf)
+            should = f"numbers below {LARGEST:g}"
+            if column in WHOLE_NUMBERS:
+                # 10 ** 15 is below 2 ** 53, up to which a float holds every whole number.
+                most = LARGEST_WHOLE_NUMBERS.get(column, 10**15)
+                right = numbers.between(0, most) & numbers.mod(1).eq(0)
+                should = f"whole numbers up to {most}"
+        if not right.all():
+            raise HeadwiseError(
+                f"{path} should have {should} in {column}, but has '{values[~right].iloc[0]}': run its step again."
+            )
+    table = table.astype({column: int for column in columns if column in WHOLE_NUMBERS})
+    # A chart cannot show a loss that is no number.
+    table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
+    refuse_repeated_rows(path, table)
+    return table
+
+
+def refuse_repeated_rows(path: Path, table: pd.DataFrame) -> None:
+    """Raise HeadwiseError for a table that says two things about one head."""
+    if "head" not in table:
+        return
+    row = [column for column in ROW_KEY if column in table]
+    twice = table[table.duplicated(row)]
+    if len(twice):
+        first = twice.iloc[0]
+        named = ", ".join(f"{column} {first[column]}" for column in row)
+        raise HeadwiseError(f"{path} has two different rows for {named}: run its step again.")
+
+
+def _read_text(path: Path) -> str | None:
+    """A text file, or None when there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise HeadwiseError(
+            f"{path} cannot be read as text ({error}): run its step again."
+        ) from None
+
+
+def _translations(folder: Path, names: list[str]) -> dict[str, list[str]]:
+    """The lines of every translation file that is there; all have as many."""
+    lines = {}
+    for name in ("source", "reference", "full", *names):
+        text = _read_text(below(folder, f"{name}.txt"))
+        if text is not None:
+            # splitlines would also break a sentence at U+2028 or a form feed within it.
+            lines[name] = text.removesuffix("\n").split("\n")
+
+    counts = {name: len(rows) for name, rows in lines.items()}
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{name}.txt {count}" for name, count in counts.items())
+        raise HeadwiseError(
+            f"The files in {folder} should have equally many lines, but have: {found}. Evaluate again."
+        )
+    return lines

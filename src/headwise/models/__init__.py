@@ -1,0 +1,1 @@
+"""Models, and what they answer, whole and without some of their heads."""

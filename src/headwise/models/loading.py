@@ -1,0 +1,647 @@
+"""Load a model: whole, pruned, or of a finished study. What cannot be trusted is refused.
+
+`from_pretrained` rejects layers of different shapes, so `load` builds the stock model, removes the other heads and
+loads the weights (docs/layout.md).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import transformers
+from huggingface_hub import hf_hub_download, snapshot_download
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from headwise.core.errors import HeadwiseError, did_you_mean, few_names, shown_value
+from headwise.core.folders import SUMS, Folder
+from headwise.core.heads import HeadMap, Kind
+from headwise.core.layout import HeadMask
+from headwise.core.options import DEEPEST
+from headwise.core.progress import without_bars
+from headwise.data.lines import refuse_pointer
+from headwise.models.attention import device_of, discover, remove
+from headwise.models.attention.head_counts import note_origins, states_heads
+from headwise.models.attention.offload import named_weights
+from headwise.models.attention.rebuilt import drop_unused
+from headwise.models.attention.removal import make_biases
+from headwise.models.devices import usable
+from headwise.models.generators import unchanged_generators
+from headwise.models.marian.files import marian_file, packaged
+from headwise.models.marian.folder import configuration_in, read_folder
+from headwise.models.marian.network import MarianToolkitModel
+from headwise.models.model import Model
+from headwise.models.model_files import MARK, folder_of, refuse_damage, weight_files
+from headwise.models.placement import (
+    DeviceMap,
+    fallback_device_map,
+    full_device_map,
+    meta_model,
+    read_from,
+    scratch,
+    stored_weights,
+)
+from headwise.models.tasks import Task
+from headwise.models.tasks import class_of_task as class_of_task
+
+# Weights of BERT's other task, in files of its encoder: nothing here computes with them.
+UNUSED = re.compile(r"(^|\.)(pooler|seq_relationship|sop_classifier)\.")
+
+# What configurations call their number of layers.
+LAYERS = (
+    "num_hidden_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_layers",
+    "num_decoder_layers",
+    "n_layer",
+    "n_layers",
+)
+HEAD_COUNTS = (
+    "num_attention_heads",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "num_heads",
+)
+MANY_LAYERS = 100  # layers that are built without a look at the weights
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
+LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
+DTYPES = ("float32", "bfloat16", "float16")
+# A configuration with so many more numbers than its files is damaged: building it could take all memory. Weights that
+# are tied, or used by several layers, may be declared more often than they are stored.
+HARMLESS = 10**8
+OFTEN = 20
+OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
+
+
+# A model is built with random weights before its own are loaded.
+@unchanged_generators()
+@without_bars()
+def load(
+    spec: str | PathLike[str],
+    device: str | torch.device = "cpu",
+    allow_partial: bool = False,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device_map: DeviceMap | None = None,
+) -> Model:
+    """Load any transformers model, a model that headwise pruned, or the trained model of a finished study.
+
+    spec: a local folder, of transformers or of Marian (`.npz`, `.bin`; docs/howto/marian.md), a hub id, or
+    `firefox/en-pt`. device: cpu, cuda, mps, or `auto`, the best of these that is there. allow_partial: also load a model
+    with heads that headwise does not see. dtype: the type of the weights (float32, bfloat16 or float16); by default as
+    they were saved. device_map: where the weights are, for models that are larger than the device
+    (docs/howto/big-models.md): `disk` loads each layer from its file when it runs; `auto` fills the devices, then the
+    memory, and leaves the rest on disk; or a device by name of module, as transformers takes it. A model that does not
+    fit is loaded in this way by itself, with a warning. Raises HeadwiseError for a missing or incomplete model,
+    HeadsMissing for a model with heads that headwise does not see.
+    """
+    if isinstance(spec, PathLike):
+        spec = Path(spec)
+    if not isinstance(spec, str | Path):
+        raise HeadwiseError(
+            f"load was given a {type(spec).__name__}: give a folder or a hub id, or make hw.Model(model, tokenizer) of a "
+            "model that is loaded."
+        )
+    device = usable(device)
+    number_type = number_type_of(dtype)
+    path = folder_of(spec)
+    local = path.exists()
+    source = str(path if local else spec)
+    # A finished study: its trained model.
+    name = str(spec) if path == Path(spec) or packaged(str(spec)) else source
+    refuse_damage(path)  # before any library reads the files
+    marian = marian_file(path)
+    if marian is not None:
+        return load_marian(marian, name, device, number_type, device_map)
+    try:
+        refuse_code(source)
+        config = config_of(source)
+        layout = layout_of_config(source, config)
+        if layout is not None and not local:
+            # Transformers would fetch a stock model's files; a pruned one is read here.
+            path = fetched(source)
+            local, source = True, str(path)
+            refuse_damage(path)
+        model_class = class_of_config(source, config)
+        refuse_wrong_counts(source, config)
+        if local:
+            refuse_other_weights(path, config, model_class)
+        if device_map is None and local:
+            device_map = fallback_device_map(path, device, number_type)
+        # Where all layers lost equally many heads, transformers builds them by itself.
+        if layout is None or states_heads(config, layout):
+            devices = full_device_map(device_map, device, config, model_class)
+            hf = load_whole(source, config, model_class, number_type, devices)
+        else:
+            offloaded = device if device_map else None
+            hf = load_pruned(path, config, model_class, layout, number_type, offloaded)
+        if (path / "generation_config.json").exists():
+            settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
+            refuse_length(source, settings)
+            if hf.can_generate():
+                hf.generation_config = settings
+        # A model of images may have a tokenizer or not: a folder shows it, a hub would be asked in vain.
+        reads_text = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
+        tokenizer = None
+        if reads_text:
+            with warnings.catch_warnings():
+                # Which would clean texts for training; MarianTokenizer uses it nowhere.
+                warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
+                tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        refuse_unfit(source, hf, tokenizer)
+        if device_map is None:  # else the hooks of Accelerate move what computes
+            hf = hf.to(device)
+    except HeadwiseError:
+        raise
+    except Exception as error:  # of transformers, safetensors or tokenizers, about the user's files
+        # Torch says that memory is short by a RuntimeError.
+        if isinstance(error, MemoryError) or "allocate" in str(error):
+            raise HeadwiseError(
+                f"{spec} cannot be loaded: there is not enough memory ({end_of_sentence(error)}). Give --dtype bfloat16, "
+                "or in Python device_map='disk'."
+            ) from error
+        # Transformers advises this option, which would fill the layers with random weights.
+        if "ignore_mismatched_sizes" in str(error):
+            raise HeadwiseError(
+                f"The weights in {spec} do not fit its layout: some have other sizes than its configuration says. Copy or "
+                "save it again."
+            ) from error
+        is_not = f"'{spec}' is not a local folder, and not"
+        remedy = "Correct the name, or give a folder."
+        if local:
+            for file in sorted(path.iterdir()):
+                refuse_pointer(file)
+            is_not = f"{spec} is a folder, but not"
+            remedy = "Copy or save it again, or correct its config.json."
+        raise HeadwiseError(
+            f"{is_not} a complete model that transformers can load: {end_of_sentence(error).rstrip('.')}. {remedy}"
+        ) from error
+    model = Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
+    if layout is not None:
+        note_origins(model.discovery, layout)
+    return model
+
+
+AnyModel: TypeAlias = Model | PreTrainedModel | str | PathLike[str]  # as `as_model` takes it
+
+
+def as_model(given: AnyModel) -> Model:
+    """A model, of what a user has: one that is loaded, its name as `load` takes it, or a plain transformers model, with
+    the tokenizer that is beside its weights on this machine. Raises HeadwiseError for anything else."""
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str | PathLike):
+        return load(given)
+    if not isinstance(given, PreTrainedModel):
+        raise HeadwiseError(
+            f"{shown_value(given)} was given in place of a model: give what hw.load(…) makes, a folder, a hub id, or "
+            "a transformers model."
+        )
+    source = str(given.config.name_or_path)
+    tokenizer = None
+    if given.main_input_name != "pixel_values":
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                source, trust_remote_code=False, local_files_only=True
+            )
+        except Exception as error:  # of transformers, tokenizers or the hub
+            raise HeadwiseError(
+                f"A {type(given).__name__} was given, and no tokenizer is beside its weights: give hw.Model(model, "
+                "tokenizer)."
+            ) from error
+        refuse_unfit(source, given, tokenizer)
+    return Model(given, tokenizer)
+
+
+def load_marian(
+    file: Path, name: str, device: str, dtype: torch.dtype | None, device_map: DeviceMap | None
+) -> Model:
+    """A model from a file of Marian and its vocabulary."""
+    if device_map is not None:
+        raise HeadwiseError(
+            f"A device map was given for {name}, but models of Marian are loaded whole: leave it out."
+        )
+    hf, tokenizer = read_folder(file)
+    refuse_unfit(str(file), hf, tokenizer)
+    return Model(freeze_as_built(hf).to(device, dtype), tokenizer, name, source=file.parent)
+
+
+def task_class(spec: str | Path) -> type[Task]:
+    """The class of a model's task, from its configuration alone: no weights are read.
+
+    Raises HeadwiseError for a model that `load` would refuse for its configuration.
+    """
+    path = folder_of(spec)
+    source = str(path if path.exists() else spec)
+    marian = marian_file(path)
+    try:
+        if marian is None:
+            refuse_code(source)
+        config = config_of(source) if marian is None else configuration_in(marian)
+        model_class = class_of_config(source, config)
+        refuse_wrong_counts(source, config)
+        if path.exists():
+            refuse_other_weights(path, config, model_class)
+        hf = shell_of(model_class, config)
+    except HeadwiseError:
+        raise
+    except Exception as error:  # of transformers or torch, about the user's file
+        raise HeadwiseError(
+            f"{spec} has no configuration that transformers can load: {end_of_sentence(error)}"
+        ) from error
+    # Without weights there is no probe, which would say whether a stack is causal: its class says it.
+    masked = model_class.__name__ in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    kind: Kind = "encoder-self" if masked else "decoder-self"
+    return class_of_task(hf, HeadMap({kind: (1,)}))
+
+
+def shell_of(model_class: Any, config: Any) -> Any:
+    """A model without its weights."""
+    make = getattr(model_class, "from_config", None) or model_class._from_config
+    with torch.device("meta"):
+        return make(config)
+
+
+def config_of(source: str) -> Any:
+    """A model's configuration, without what would make transformers fetch code: it may name an attention function of
+    the hub (`_attn_implementation = "owner/name"`), or one for which transformers takes a kernel of the hub."""
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    for each in (config, *sub_configs(config)):
+        if getattr(each, "_attn_implementation", None) not in OWN_ATTENTION:
+            each._attn_implementation = None  # as usual for the model's class
+        if hasattr(each, MARK):
+            delattr(each, MARK)  # of the folder, not of the model
+    return config
+
+
+def sub_configs(config: Any) -> Iterator[Any]:
+    """The configurations inside a configuration, such as those of an encoder and a decoder."""
+    for name in getattr(config, "sub_configs", ()):
+        inner = getattr(config, name, None)
+        if isinstance(inner, PretrainedConfig):
+            yield inner
+            yield from sub_configs(inner)
+
+
+def refuse_code(source: str) -> None:
+    """A model that brings its own code, which headwise never runs, is refused before anything is loaded."""
+    values, _ = PretrainedConfig.get_config_dict(source)
+    # A class that transformers has does without the code, which is then never fetched.
+    if "auto_map" in values and values.get("model_type") not in CONFIG_MAPPING:
+        raise HeadwiseError(
+            f"{source} brings Python code of its own for its {values.get('model_type', 'model')}, which headwise does "
+            "not run: give a model of a class that transformers has."
+        )
+
+
+def fetched(repo: str) -> Path:
+    """The folder of a pruned model from a hub: the files that its SHA256SUMS lists, without exports."""
+    folder = Path(hf_hub_download(repo, SUMS)).parent
+    return Path(snapshot_download(repo, allow_patterns=[SUMS, *Folder(folder).files]))
+
+
+def freeze_as_built(hf: PreTrainedModel) -> PreTrainedModel:
+    """Freeze the parameters that the model class freezes. `from_pretrained` makes all of them trainable, Marian's
+    sinusoidal positions too, which are neither saved nor loaded."""
+    with torch.device("meta"):
+        built = type(hf)(hf.config)
+    for name, parameter in built.named_parameters():
+        if not parameter.requires_grad:
+            hf.get_parameter(name).requires_grad_(False)
+    return hf
+
+
+def layout_of_config(source: str, config: Any) -> HeadMask | None:
+    """The layout in a configuration; None for a whole model."""
+    layout = getattr(config, "headwise_layout", None)
+    if layout is None:
+        return None
+    try:
+        return HeadMask.from_json(layout)
+    except HeadwiseError as error:
+        raise HeadwiseError(f"The layout in {source} cannot be used: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise HeadwiseError(
+            f"The layout in {source} is none ({type(error).__name__}: {end_of_sentence(error)}): copy or save the model "
+            "again."
+        ) from None
+
+
+def class_of_config(source: str, config: Any) -> Any:
+    """The class that a configuration names, with its head; without a name, an auto class."""
+    if not config.architectures:
+        return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModel
+    name = config.architectures[0]
+    # Not by auto class, which would leave out the output layer of a language model.
+    model_class: Any = getattr(transformers, name, None)
+    if name == MarianToolkitModel.__name__:
+        model_class = MarianToolkitModel
+    is_model = isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)
+    # `PreTrainedModel` itself has no class of configuration.
+    if not is_model or not isinstance(config, model_class.config_class or ()):
+        raise HeadwiseError(
+            f"{source} is said to be a {name} of type {config.model_type}, which this version of transformers does not "
+            "have: correct architectures in its config.json."
+        )
+    return model_class
+
+
+def refuse_wrong_counts(source: str, config: Any) -> None:
+    """Raise HeadwiseError for a configuration of so many layers that building them takes minutes, or without heads."""
+    for each in (config, *sub_configs(config)):
+        for name in HEAD_COUNTS:
+            count = getattr(each, name, None)
+            if isinstance(count, int) and count < 1:
+                raise HeadwiseError(
+                    f"{source} is said to have {name} = {count}, and a layer has at least one head: correct config.json."
+                )
+        for name in LAYERS:
+            count = getattr(each, name, None)
+            if isinstance(count, int | float) and not 0 <= count <= DEEPEST:
+                raise HeadwiseError(
+                    f"{source} cannot be loaded: its configuration declares {name} = {count}, and headwise expects at "
+                    f"most {DEEPEST}."
+                )
+
+
+def refuse_other_weights(path: Path, config: Any, model_class: Any) -> None:
+    """Raise HeadwiseError for a configuration that declares far more layers or numbers than the weights have, and for a
+    tokenizer of a size that none has: by headers and sizes of files, before anything is in memory."""
+    for name in TOKENIZERS:
+        size = (path / name).stat().st_size if (path / name).is_file() else 0
+        if size > LARGEST_TOKENIZER:
+            raise HeadwiseError(
+                f"{path / name} has {size:,} bytes, and a tokenizer has at most {LARGEST_TOKENIZER:,}: copy it again."
+            )
+
+    files = [file for file in weight_files(path) if file.is_file()]
+    if not files and any(path.glob("*.bin*")):
+        return  # these have no headers
+    try:
+        shapes = {name: shape for _, name, shape, _ in stored_weights(files)}
+    except SafetensorError:
+        return  # loading the weights says what is damaged
+    stored = sum(shape.numel() for shape in shapes.values())
+    # The names of layers' weights have the layer's number between two dots.
+    numbers = [int(number) for name in shapes for number in re.findall(r"\.(\d{1,9})\.", name)]
+    layers = max(numbers, default=-1) + 1
+
+    for each in (config, *sub_configs(config)):
+        for name in LAYERS:
+            count = getattr(each, name, None)
+            # ALBERT and others run one layer many times, but none more than MANY_LAYERS times.
+            if isinstance(count, int) and count > max(MANY_LAYERS, layers):
+                raise HeadwiseError(
+                    f"{path} is said to have {name} = {count}, but its weights are of {layers} layers: correct config.json."
+                )
+    if not files:
+        return
+    shell = shell_of(model_class, config)
+    tensors = [*shell.parameters(), *shell.buffers()]
+    numbers = sum(tensor.numel() for tensor in tensors)
+    if numbers > HARMLESS + OFTEN * stored:
+        raise HeadwiseError(
+            f"{path} is said to have {numbers:,} numbers, but its file has {stored:,}: correct the sizes in config.json, "
+            "such as vocab_size or max_position_embeddings."
+        )
+
+
+def refuse_length(source: str, settings: Any) -> None:
+    """Raise HeadwiseError where the length of the longest translation is not a number of tokens."""
+    longest = getattr(settings, "max_length", None)
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise HeadwiseError(
+            f"max_length in {source}/generation_config.json is {longest!r:.60}, which is no number of tokens: mend that "
+            "file."
+        )
+
+
+def number_type_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    """The type of weights, by its name or as torch has it."""
+    if isinstance(dtype, torch.dtype):
+        dtype = str(dtype).removeprefix("torch.")
+    if dtype not in (None, *DTYPES):
+        raise HeadwiseError(
+            f"The type {dtype} was asked for{did_you_mean(dtype, DTYPES)}: give {', '.join(DTYPES)}, or leave it out."
+        )
+    return None if dtype is None else getattr(torch, dtype)
+
+
+def load_whole(
+    source: str, config: Any, model_class: Any, dtype: torch.dtype | None, device_map: Any
+) -> Any:
+    """A model with all its heads. Raises HeadwiseError when the class drops weights of the file, or lacks some."""
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    if device_map is not None:
+        options |= {"device_map": device_map, "offload_folder": scratch()}
+    with warnings.catch_warnings():
+        # About names of tensors, which transformers takes nevertheless.
+        warnings.filterwarnings("ignore", "The following device_map keys")
+        hf, info = model_class.from_pretrained(
+            source, config=config, output_loading_info=True, trust_remote_code=False, **options
+        )
+    hf = drop_unused(freeze_as_built(hf))
+    tensors = hf.state_dict()
+    # Transformers also names weights of modules that `drop_unused` has removed.
+    missing = [name for name in sorted(info["missing_keys"]) if name in tensors]
+    missing = [name for name in missing if not UNUSED.search(name)]
+    if missing:
+        raise HeadwiseError(
+            f"{source} lacks weights of its {type(hf).__name__} ({few_names(missing)}): they would be random. Download or "
+            "save the model again."
+        )
+    dropped = sorted(info["unexpected_keys"])
+    wrong = [name for name in dropped if not UNUSED.search(name)]
+    if wrong:
+        raise HeadwiseError(
+            f"{source} has weights for which its {type(hf).__name__} has no place ({few_names(wrong)}): name the class "
+            "that has them as architectures in its config.json."
+        )
+    if dropped:
+        warnings.warn(
+            f"{source}: {type(hf).__name__} has no place for {few_names(dropped)}.", stacklevel=3
+        )
+    return hf
+
+
+def load_pruned(
+    path: Path,
+    config: Any,
+    model_class: Any,
+    layout: HeadMask,
+    dtype: torch.dtype | None,
+    offloaded: str | None,
+) -> Any:
+    """A pruned model: build the stock one, remove heads by the layout, load the weights.
+
+    The layout lists the heads that were seen, so a partial map is accepted. offloaded: the device that computes, if
+    the weights are to stay in their files.
+    """
+    if not config.architectures:
+        raise HeadwiseError(
+            f"The configuration in {path} names no class (architectures): copy or save the model again."
+        )
+    config.headwise_layout = None  # the stock model has all heads
+    try:
+        refuse_too_large(path, config, model_class)
+        if offloaded is None:
+            stock = drop_unused(model_class._from_config(config)).eval()
+        else:
+            stock = meta_model(config, model_class, offloaded)
+        smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
+        make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
+        if offloaded is None:
+            tensors: dict[str, Tensor] = {}
+            for file in weight_files(path):
+                tensors.update(load_file(file))
+            wrong = fill_weights(smaller, tensors)
+        else:
+            wrong = read_from(smaller, weight_files(path), dtype)
+    except HeadwiseError as error:
+        raise HeadwiseError(f"{path} cannot be pruned to its layout. {error}") from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if "allocate" in str(error):
+            raise  # `load` says what to do when memory is short
+        raise HeadwiseError(
+            f"The weights in {path} do not fit its layout: {end_of_sentence(error)}. Copy or save the model again."
+        ) from error
+    if wrong:
+        raise HeadwiseError(
+            f"The weights in {path} do not fit its layout: {few_names(wrong)} missing or unknown. Copy or save the model "
+            "again."
+        )
+    return smaller if dtype is None or offloaded else smaller.to(dtype)
+
+
+def refuse_too_large(path: Path, config: Any, model_class: Any) -> None:
+    """Raise HeadwiseError for a configuration with far more weights than the file, before memory is taken for them."""
+    with torch.device("meta"):
+        declared = sum(parameter.numel() for parameter in model_class(config).parameters())
+    stored = sum(shape.numel() for _, _, shape, _ in stored_weights(weight_files(path)))
+    if declared > HARMLESS + OFTEN * stored:
+        raise HeadwiseError(
+            f"Its configuration declares {declared:,} weights, but the file has {stored:,}: copy or save the model again."
+        )
+
+
+def fill_weights(model: Any, weights: Mapping[str, Tensor]) -> list[str]:
+    """Load weights, each in its own type; returns the names that are missing or unknown.
+
+    weights: under the names they have in the model, or in the hub's files, as `save_pretrained` writes them.
+    """
+    own = model.state_dict(
+        keep_vars=True
+    )  # the parameters themselves, so that tied weights are one object
+    if not weights.keys() <= own.keys():
+        own_names = {id(tensor): name for name, tensor in own.items()}
+        renamed = {}
+        for name, tensor in revert_weight_conversion(model, dict(own)).items():
+            renamed[name] = own_names.get(id(tensor), name)
+        weights = {renamed.get(name, name): tensor for name, tensor in weights.items()}
+
+    shared = weights.keys() & own.keys()
+    # Some layers keep float32 in a model of half precision; `load_state_dict` would convert them.
+    for name in shared:
+        own[name].data = own[name].data.to(weights[name].dtype)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    loaded = {id(own[name]) for name in shared}  # a tied weight is in the file once
+    absent = {name for name in missing if id(own[name]) not in loaded}
+    # What `save_pretrained` leaves out on purpose is not missing.
+    return sorted({*absent, *unexpected} - set(model._keys_to_ignore_on_save or ()))
+
+
+def is_finite(tensor: Tensor) -> Tensor:
+    """Whether all numbers are finite, as one truth value on the device; without a copy of an embedding's size."""
+    if tensor.numel() == 0 or tensor.itemsize == 1:  # types of one byte have no order in torch
+        return tensor.isfinite().all()
+    return torch.stack(torch.aminmax(tensor.detach())).isfinite().all()
+
+
+def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
+    """Raise HeadwiseError for weights that are not finite numbers, a tokenizer with more words than the model, and chat
+    templates with the name of a path."""
+    finite = {name: is_finite(tensor) for name, tensor in named_weights(hf)}
+    # One stack, so that a GPU is waited for once.
+    if not bool(torch.stack([flag.to(device_of(hf)) for flag in finite.values()]).all()):
+        name = next(name for name, flag in finite.items() if not flag)
+        raise HeadwiseError(
+            f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again."
+        )
+    words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
+    # Else an id without an embedding stops the work in the middle of a text.
+    if tokenizer is not None and words is not None and len(tokenizer) > words:
+        raise HeadwiseError(
+            f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's. "
+            "Put the model's own there."
+        )
+    if tokenizer is not None:
+        reads_text = hf.main_input_name == "input_ids"  # speech is padded by its feature extractor
+        refuse_tokenizer(source, tokenizer, hf.config.is_encoder_decoder and reads_text)
+    # `save_pretrained` writes each template to a file of its name.
+    templates = getattr(tokenizer, "chat_template", None)
+    for name in templates if isinstance(templates, dict) else ():
+        if Path(name).name != name:
+            raise HeadwiseError(
+                f"The tokenizer in {source} has a chat template named {name[:50]!r}: a name cannot be a path."
+            )
+
+
+def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
+    """Raise HeadwiseError for settings with which a tokenizer could not read a text, or a model translate it."""
+    settings = "tokenizer_config.json"
+    if "input_ids" not in tokenizer.model_input_names:
+        raise HeadwiseError(
+            f"The tokenizer in {source} gives {tokenizer.model_input_names!r:.60}, without input_ids: correct "
+            f"model_input_names in its {settings}."
+        )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise HeadwiseError(
+            f"The tokenizer in {source} gives {tokenizer.model_max_length!r:.60} as model_max_length, which is no number "
+            f"of tokens: correct its {settings}."
+        )
+    if translates and tokenizer.pad_token_id is None:
+        raise HeadwiseError(
+            f"The tokenizer in {source} has no padding token, which sentences of several lengths need: name it as "
+            f"pad_token in its {settings}."
+        )
+    try:
+        # Tokenizers look up their special tokens late, in the middle of a text.
+        _ = tokenizer.all_special_ids, tokenizer.unk_token_id
+        if translates:
+            read = tokenizer(["a", "b c"])["input_ids"]
+            tokenizer.pad({"input_ids": read})
+            tokenizer.batch_decode(read, skip_special_tokens=True)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise HeadwiseError(
+            f"The tokenizer in {source} cannot read a sentence ({end_of_sentence(error)}): mend its {settings}."
+        ) from error
+
+
+def end_of_sentence(error: Exception) -> str:
+    """An error of a library, as the end of a sentence."""
+    # The message of a KeyError is only the key, and says nothing without the error's name.
+    name = type(error).__name__
+    says_enough = isinstance(error, OSError | ValueError | RuntimeError)
+    if isinstance(error, RecursionError) or not says_enough:
+        return " ".join(f"{name} {error}".split())[:300]
+    return " ".join(str(error).split())[:300] or name

@@ -1,0 +1,358 @@
+"""Reading a folder of Marian: a model file, its vocabulary, and the configuration inside the file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentencepiece import SentencePieceProcessor
+from torch import Tensor
+from transformers import AutoTokenizer, GenerationConfig, MarianTokenizer
+
+from headwise.core.errors import HeadwiseError
+from headwise.core.options import DEEPEST
+from headwise.models.marian import files as marian_files
+from headwise.models.marian.names import OUTPUT, embedding_names, embedding_places, entries
+from headwise.models.marian.network import SSRU, MarianToolkitConfig, MarianToolkitModel, sinusoids
+
+# Marian's names of activations; its gelu is x σ(1.702 x).
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "quick_gelu"}
+LONGEST = 512  # tokens
+PADDING = "<pad>"
+# The logit of a word that is never written; 16 bits hold it.
+NEVER = -1e4
+# What headwise does not read, by the toolkit's option: the value that it has without it.
+WITHOUT: dict[str, Any] = {
+    "transformer-ffn-depth": 2,
+    "transformer-no-projection": False,
+    "transformer-no-bias": False,
+    "transformer-no-affine": False,
+    "transformer-pool": False,
+    "transformer-rnn-projection": False,
+    "transformer-tied-layers": [],
+    "transformer-train-positions": False,
+    "transformer-train-position-embeddings": False,
+    "lemma-dim-emb": 0,
+    "ulr": False,
+    "input-types": [],
+}
+
+
+def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianToolkitTokenizer]:
+    """A model and its tokenizer from a file of Marian and what stands beside it.
+
+    Raises HeadwiseError for a model of another kind, for damage, and where the vocabulary is missing or another's.
+    """
+    arrays, options = marian_files.read(file)
+    source, target = vocabularies(file)
+    arrays, scales = without_scales(arrays)
+    config = configuration(file, arrays, options)
+    config.activation_scales = scales
+    # Without the word for padding, which headwise adds.
+    rows = config.vocab_size - 1
+    words = {path: pieces_of(path) for path in (source, target)}
+    for path, pieces in words.items():
+        if len(pieces) > rows:
+            raise HeadwiseError(
+                f"{path} has {len(pieces):,} pieces, the model in {file.name} {rows:,}: put the model's own "
+                "vocabulary there."
+            )
+    config.eos_token_id = words[target].eos_id()
+    return filled(file, arrays, config), tokenizer(words, rows)
+
+
+def configuration_in(file: Path) -> MarianToolkitConfig:
+    """The shape of a model in a file."""
+    return configuration(file, *marian_files.read(file))
+
+
+def configuration(
+    file: Path, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]
+) -> MarianToolkitConfig:
+    """The shape of a model, from Marian's configuration and the sizes of its matrices."""
+    refuse_other_networks(file, options)
+    layers = {side: int(options[f"{side[:3]}-depth"]) for side in ("encoder", "decoder")}
+    for side, depth in layers.items():
+        if not 1 <= depth <= DEEPEST:
+            raise HeadwiseError(
+                f"The configuration in {file} has {depth} layers in the {side}: 1 to {DEEPEST} are possible."
+            )
+    names = [*embedding_names(options), *(f"{side}_l1_ffn_W1" for side in layers)]
+    shapes = {name: arrays[name].shape for name in names if name in arrays}
+    if absent := [name for name in names if name not in shapes]:
+        raise lacks(file, absent)
+    for name, shape in shapes.items():
+        if len(shape) != 2:
+            raise wrong_shape(file, name, shape, "a matrix")
+    (source_words, width), (target_words, _), *inner = (shapes[name] for name in names)
+    rows = max(source_words, target_words)
+    heads = options.get("transformer-heads", 8)
+    if type(heads) is not int or heads < 1 or width % heads or width % 2:
+        raise HeadwiseError(
+            f"The configuration in {file} has {heads!r:.40} heads, which do not divide the width of {width} evenly."
+        )
+    autoreg = options.get("transformer-decoder-autoreg", "self-attention")
+    tied_all = bool(options.get("tied-embeddings-all"))
+    return MarianToolkitConfig(
+        architectures=[MarianToolkitModel.__name__],
+        preprocess=operations(file, options, "transformer-preprocess", "", "dn"),
+        postprocess=operations(file, options, "transformer-postprocess", "dan", "dan"),
+        postprocess_emb=operations(file, options, "transformer-postprocess-emb", "d", "dn"),
+        postprocess_top=operations(file, options, "transformer-postprocess-top", "", "dn"),
+        decoder_autoreg=SSRU if autoreg == "rnn" else autoreg,
+        source_words=source_words,
+        target_words=target_words,
+        toolkit=dict(options),
+        vocab_size=rows + 1,
+        decoder_vocab_size=rows + 1,
+        d_model=width,
+        encoder_layers=layers["encoder"],
+        decoder_layers=layers["decoder"],
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=inner[0][1],
+        decoder_ffn_dim=inner[1][1],
+        activation_function=ACTIVATIONS[options.get("transformer-ffn-activation", "swish")],
+        # By √width, which Marian has no option for.
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=tied_all,
+        tie_word_embeddings=tied_all or bool(options.get("tied-embeddings")),
+        max_position_embeddings=LONGEST,
+        # A model as it is given: with dropout, further training harms it.
+        dropout=0.0,
+        attention_dropout=0.0,
+        pad_token_id=rows,
+        decoder_start_token_id=rows,
+        bos_token_id=None,
+        forced_eos_token_id=None,
+    )
+
+
+def refuse_other_networks(file: Path, options: Mapping[str, Any]) -> None:
+    """Raise HeadwiseError for a model of another kind than those that `MarianToolkitModel` computes."""
+    kind = options.get("type")
+    if kind != "transformer":
+        raise HeadwiseError(
+            f"{file} is a model of type {kind!r:.40}: of Marian's models headwise reads those of type transformer."
+        )
+    # What each decoder layer begins with; `rnn` is named by its cell.
+    autoreg = options.get("transformer-decoder-autoreg", "self-attention")
+    cell = options.get("dec-cell")
+    if autoreg not in ("self-attention", "rnn") or (autoreg == "rnn" and cell != "ssru"):
+        named = f"{autoreg} of {cell}" if autoreg == "rnn" else autoreg
+        raise HeadwiseError(
+            f"The decoder in {file} has {named!s:.60}: headwise reads self-attention and rnn of ssru."
+        )
+    activation = options.get("transformer-ffn-activation", "swish")
+    if activation not in ACTIVATIONS:
+        raise HeadwiseError(
+            f"{file} has the activation {activation!r:.40}: headwise reads {', '.join(ACTIVATIONS)}."
+        )
+    # None, false and empty are all ways to say that an option is not used.
+    other = [name for name, usual in WITHOUT.items() if (options.get(name) or usual) != usual]
+    if autoreg == "rnn" and options.get("layer-normalization"):
+        other.append("layer-normalization")
+    if other:
+        raise HeadwiseError(
+            f"{file} was made with {other[0]} = {options.get(other[0])!s:.40}, which headwise does not read."
+        )
+    for name in ("enc-depth", "dec-depth"):
+        if type(options.get(name)) is not int:
+            raise HeadwiseError(
+                f"{file} does not say {name} in its configuration: save it with Marian again."
+            )
+
+
+def operations(file: Path, options: Mapping[str, Any], name: str, usual: str, possible: str) -> str:
+    """One of Marian's orders of dropout, adding and norm."""
+    found = str(options.get(name, usual) or "")
+    if not set(found) <= set(possible):
+        raise HeadwiseError(
+            f"{file} has {name} = {found!r:.40}: headwise reads the letters {', '.join(possible)} there."
+        )
+    return found
+
+
+def without_scales(
+    arrays: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """The matrices alone, and the scales of activations by the matrix that they belong to."""
+    weights = {}
+    scales = {}
+    for name, array in arrays.items():
+        if name.endswith(marian_files.SCALE):
+            scales[name.removesuffix(marian_files.SCALE)] = float(array.flat[0])
+        else:
+            weights[name] = array
+    return weights, scales
+
+
+def filled(
+    file: Path, arrays: Mapping[str, np.ndarray], config: MarianToolkitConfig
+) -> MarianToolkitModel:
+    """The model with the weights of a file.
+
+    Raises HeadwiseError for weights that are missing, have another shape, or have no place.
+    """
+    with torch.device("meta"):
+        hf = MarianToolkitModel(config)
+    found = weights_in(file, arrays, config)
+    positions = sinusoids(config.max_position_embeddings, config.d_model)
+    for side in ("encoder", "decoder"):
+        found[f"model.{side}.embed_positions.weight"] = positions.clone()
+    for name, expected in hf.state_dict().items():
+        if found[name].shape != expected.shape:
+            raise wrong_shape(file, name, found[name].shape, by(expected.shape))
+    hf.load_state_dict(found, assign=True)
+    hf.tie_weights()
+    hf.generation_config = GenerationConfig(
+        max_length=LONGEST,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+    hf.eval()
+    return hf
+
+
+def weights_in(
+    file: Path, arrays: Mapping[str, np.ndarray], config: MarianToolkitConfig
+) -> dict[str, Tensor]:
+    """Every weight in a file by its name in transformers."""
+    # As Marian wrote the output layer before 2019.
+    if f"{OUTPUT}_W" in arrays:
+        other = {name: array for name, array in arrays.items() if name != f"{OUTPUT}_W"}
+        arrays = {**other, f"{OUTPUT}_Wt": arrays[f"{OUTPUT}_W"].T}
+    words = embedding_places(config)
+    named = {entry.theirs for entry in entries(config)}
+    sizes = {theirs: (count, config.d_model) for theirs, count in words.values()}
+    biased = not (config.toolkit or {}).get("output-omit-bias")
+    if biased:
+        sizes[f"{OUTPUT}_b"] = (1, config.target_words)
+    named |= sizes.keys()
+    missing = sorted(named - arrays.keys())
+    if missing:
+        raise lacks(file, missing)
+    strangers = sorted(arrays.keys() - named)
+    if strangers:
+        raise HeadwiseError(
+            f"{file} has weights for which its configuration has no place ({', '.join(strangers[:3])}): headwise does not "
+            "read such a model."
+        )
+
+    for theirs, expected in sizes.items():
+        if arrays[theirs].shape != expected:
+            raise wrong_shape(file, theirs, arrays[theirs].shape, by(expected))
+
+    found = {}
+    for entry in entries(config):
+        array = arrays[entry.theirs]
+        found[entry.ours] = array.T if entry.transposed else array.reshape(-1)
+    rows = config.vocab_size
+    for ours, (theirs, count) in words.items():
+        found[ours] = np.pad(arrays[theirs], ((0, rows - count), (0, 0)))
+    bias = arrays[f"{OUTPUT}_b"] if biased else np.zeros((1, config.target_words))
+    padding = rows - config.target_words
+    found["final_logits_bias"] = np.pad(bias, ((0, 0), (0, padding)), constant_values=NEVER)
+    return {
+        name: torch.from_numpy(np.array(array, np.float32, order="C"))
+        for name, array in found.items()
+    }
+
+
+def wrong_shape(file: Path, name: str, shape: Iterable[int], expected: str) -> HeadwiseError:
+    return HeadwiseError(
+        f"{file} is damaged: {name} is {by(shape) or 'one number'}, but its configuration asks for {expected}."
+    )
+
+
+def by(shape: Iterable[int]) -> str:
+    """A shape in words: 16 × 24."""
+    return " × ".join(map(str, shape))
+
+
+def lacks(file: Path, names: list[str]) -> HeadwiseError:
+    some = ", ".join([*dict.fromkeys(names)][:3])
+    return HeadwiseError(f"{file} lacks weights of its model ({some}): copy it again.")
+
+
+def vocabularies(file: Path) -> tuple[Path, Path]:
+    """The SentencePiece vocabularies of source and target beside a model, which may be one.
+
+    If there are several, a configuration beside the model names the two (`vocabs`), or their names begin with `src` and
+    `trg`.
+    """
+    folder = file.parent
+    found = sorted(folder.glob("*.spm"))
+    if len(found) == 1:
+        return found[0], found[0]
+    for settings in marian_files.settings_in(folder):
+        named = [folder / Path(str(name)).name for name in settings.get("vocabs") or ()]
+        if len(named) == 2 and all(path in found for path in named):
+            return named[0], named[1]
+    sides = [[path for path in found if path.name.startswith(side)] for side in ("src", "trg")]
+    if all(len(side) == 1 for side in sides):
+        return sides[0][0], sides[1][0]
+    reason = "has no vocabulary (.spm)"
+    if found:
+        reason = f"has {len(found)} vocabularies (.spm), and nothing says which is whose"
+    raise HeadwiseError(
+        f"{folder} {reason}: put the model's own beside {file.name}, as vocab.spm, or as srcvocab.spm and trgvocab.spm."
+    )
+
+
+def pieces_of(file: Path) -> SentencePieceProcessor:
+    """A vocabulary of SentencePiece."""
+    try:
+        return SentencePieceProcessor(str(file))
+    except (OSError, RuntimeError) as error:
+        raise HeadwiseError(
+            f"{file} is no vocabulary of SentencePiece ({' '.join(str(error).split())[:100]}): copy it again."
+        ) from None
+
+
+class MarianToolkitTokenizer(MarianTokenizer):
+    """transformers' tokenizer without its rule that a line may begin with a language, `>>pt<<`: Marian has none."""
+
+    def remove_language_code(self, text: str) -> tuple[list[str], str]:
+        return [], text
+
+
+AutoTokenizer.register(MarianToolkitConfig, MarianToolkitTokenizer)
+
+
+def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> MarianToolkitTokenizer:
+    """The tokenizer of a model with `rows` words and one for padding. words: its vocabularies by file, one for both
+    sides or those of source and target."""
+    # A single vocabulary serves both sides.
+    source, target = [*words, *words][:2]
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {}
+        for side, pieces in (("source", words[source]), ("target", words[target])):
+            # A name for every row of the embeddings, so that the tokenizer has as many words as the model.
+            numbers = {pieces.id_to_piece(number): number for number in range(len(pieces))}
+            numbers |= {f"<unused-{number}>": number for number in range(len(pieces), rows)}
+            numbers[PADDING] = rows
+            files[side] = Path(scratch) / f"{side}.json"
+            files[side].write_text(json.dumps(numbers, ensure_ascii=False), encoding="utf-8")
+        # It recommends sacremoses, which Marian does not use.
+        with warnings.catch_warnings(action="ignore"):
+            return MarianToolkitTokenizer(
+                str(source),
+                str(target),
+                str(files["source"]),
+                str(files["target"]) if source != target else None,
+                separate_vocabs=source != target,
+                eos_token=words[target].id_to_piece(words[target].eos_id()),
+                unk_token=words[target].id_to_piece(words[target].unk_id()),
+                pad_token=PADDING,
+                model_max_length=LONGEST,
+                # `</s>` in a text is letters.
+                split_special_tokens=True,
+            )

@@ -1,0 +1,365 @@
+"""The model class for users: a transformers model with its tokenizer and its heads. `translate`, `remove`, `save`.
+
+A pruned model's folder contains `config.json` with the layout of kept heads, `model.safetensors`, and the tokenizer
+(docs/layout.md); `loading.py` reads it.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import (
+    PreTrainedModel,
+)
+
+from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.folders import MODEL, Folder, as_path, writing
+from headwise.core.grid import HeadGrid
+from headwise.core.heads import Head, HeadMap, Kind, Named, Site, describe
+from headwise.core.layout import HeadMask
+from headwise.core.options import Engine, Search
+from headwise.core.progress import Report, refuse_other_report, silent, without_bars
+from headwise.models.attention import Discovery, discover, is_offloaded, keeping, remove
+from headwise.models.attention.discover import configured_alignment_heads
+from headwise.models.attention.head_counts import state_heads, states_heads
+from headwise.models.decoding.ctranslate2 import translator_of
+from headwise.models.decoding.translator import Translator, translate
+from headwise.models.model_files import (
+    PARTIAL,
+    copy_siblings,
+    explain_pruned,
+    mark_sealed,
+    refuse_other_models,
+    replace_model,
+)
+from headwise.models.tasks import Task, task_of
+
+LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
+
+
+class Model:
+    """A transformers model with its tokenizer and the map of its heads. source: the local folder it came from."""
+
+    def __init__(
+        self,
+        hf: PreTrainedModel,
+        tokenizer: Any = None,
+        name: str = "",
+        layout: HeadMask | None = None,
+        allow_partial: bool = False,
+        source: Path | None = None,
+    ) -> None:
+        if not isinstance(hf, PreTrainedModel):
+            raise HeadwiseError(
+                f"{shown_value(hf)} was given in place of a transformers model: give hw.Model(model, tokenizer), or load a "
+                "folder or a hub id by hw.load."
+            )
+        if tokenizer is not None and not callable(tokenizer):
+            raise HeadwiseError(
+                f"{shown_value(tokenizer)} was given in place of a tokenizer: give what AutoTokenizer loads."
+            )
+        self.hf = hf.eval()
+        self.tokenizer = tokenizer
+        self.name = name or str(hf.config.name_or_path) or type(hf).__name__
+        self.layout = layout
+        self.source = source
+        self.discovery: Discovery = discover(hf, allow_partial)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """What the transformers model answers, `model.hf(…)`: it reads tensors, as its tokenizer makes them."""
+        self.refuse_text(*inputs)
+        return self.hf(*inputs, **named)
+
+    def generate(self, *inputs: Any, **named: Any) -> Any:
+        """What the transformers model writes, `model.hf.generate(…)`: it reads tensors, as its tokenizer makes them."""
+        self.refuse_text(*inputs)
+        return self.hf.generate(*inputs, **named)
+
+    def refuse_text(self, *inputs: Any) -> None:
+        """Raise HeadwiseError for text in place of tensors."""
+        first = inputs[0] if inputs else None
+        sentences = first if isinstance(first, list | tuple) else [first]
+        if any(isinstance(each, str) for each in sentences):
+            raise HeadwiseError(
+                f"{self.name} was given {shown_value(first)}, and reads tensors: give "
+                "**model.tokenizer('A sentence.', return_tensors='pt')."
+            )
+
+    def __repr__(self) -> str:
+        heads = f"{self.heads.total} heads: {describe(self.heads)}"
+        return f"Model({self.name!r}, {type(self.hf).__name__}, {heads}, {self.parameters:,} parameters)"
+
+    def _repr_html_(self) -> str:
+        return HeadGrid(self.heads, repr(self)).html()
+
+    @property
+    def heads(self) -> HeadMap:
+        return self.discovery.heads
+
+    @property
+    def heads_left(self) -> HeadMask:
+        """The heads that are left, of those of the model that was pruned first: the layout, or all heads."""
+        return HeadMask.full(self.heads) if self.layout is None else self.layout
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether `from_pretrained` of transformers loads the model: it is whole, or all layers have lost equally many
+        heads and its configuration can say so."""
+        return self.layout is None or states_heads(self.hf.config, self.layout)
+
+    @property
+    def task(self) -> Task:
+        """What the model is for."""
+        return task_of(self.hf, self.tokenizer, self.discovery, self.name, self.source)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, tied ones counted once."""
+        return sum(p.numel() for p in unique_parameters(self.hf))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, tied ones counted once."""
+        return sum(p.numel() * p.element_size() for p in unique_parameters(self.hf))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the key/value cache per token, in the type of the weights, as transformers keeps it; an upper bound
+        for models with sliding windows, whose layers keep only the last tokens (`cache_size`). For encoder-decoders the
+        sum for a target token (`decoder-self`) and a source token (`cross`); 0 for encoders, which have no cache."""
+        return sum(self.cache_by_kind.values())
+
+    @property
+    def cache_by_kind(self) -> dict[Kind, int]:
+        """`cache_bytes` of each kind."""
+        kinds = [kind for kind in self.heads.kinds if kind != "encoder-self"]
+        return {kind: self.cached_of(kind, 1) for kind in kinds}
+
+    def cache_size(self, tokens: int, source: int = 0) -> int:
+        """Bytes of the key/value cache of one text of so many tokens, in the type of the weights.
+
+        For encoder-decoders `tokens` is the length of the target, `source` that of the source.
+        """
+        return self.cached_of("decoder-self", tokens) + self.cached_of("cross", source)
+
+    def cached_of(self, kind: Kind, tokens: int) -> int:
+        """Bytes that the layers of a kind keep of so many tokens."""
+        layers = self.discovery.cached.get(kind, [])
+        numbers = sum(layer.size(tokens) for layer in layers)
+        return numbers * int(self.hf.dtype.itemsize)
+
+    @property
+    def alignment_heads(self) -> list[Head]:
+        """The heads whose attention says which source word, or which moment of speech, a token belongs to:
+        `alignment_heads` of the generation configuration, [[layer, head], …]. Empty where none are named."""
+        return configured_alignment_heads(self.hf)
+
+    @alignment_heads.setter
+    def alignment_heads(self, heads: Sequence[Head]) -> None:
+        kind = "cross" if self.hf.config.is_encoder_decoder else "decoder-self"
+        for head in heads:
+            if head not in self.heads or head.kind != kind:
+                raise HeadwiseError(
+                    f"{head} cannot align: it is none of the {kind} heads of {describe(self.heads)}."
+                )
+        settings: Any = copy.copy(self.hf.generation_config)  # another model may have the same one
+        if heads:
+            settings.alignment_heads = [[head.layer, head.head] for head in heads]
+            # Else transformers drops what it does not know when it loads the settings.
+            settings._from_model_config = False
+        elif hasattr(settings, "alignment_heads"):
+            del settings.alignment_heads
+        self.hf.generation_config = settings
+
+    def translate(
+        self, sentences: Sequence[str], progress: Report = silent, **search: Any
+    ) -> list[str]:
+        """Translate sentences by beam search; options of `Search` by name. engine="ct2": with CTranslate2."""
+        if isinstance(sentences, str):
+            raise HeadwiseError(
+                "translate was given one string: give a list of sentences, such as ['Hello.']."
+            )
+        wrong = [sentence for sentence in sentences if not isinstance(sentence, str)]
+        if wrong:
+            raise HeadwiseError(
+                f"translate was given {shown_value(wrong[0])} in place of a sentence: give a list of strings."
+            )
+        refuse_other_report(progress)
+        if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
+            raise HeadwiseError(
+                f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."
+            )
+        if self.task.reads_audio:
+            raise HeadwiseError(
+                f"{self.name} is {self.task.noun}, which reads no sentences: give an encoder-decoder of text."
+            )
+        if self.tokenizer is None:
+            raise HeadwiseError(
+                f"{self.name} has no tokenizer, which translating needs: put one into its folder."
+            )
+        options = Search(**search)
+        return translate(self.translator(options.engine), sentences, options, progress)[0]
+
+    def translator(self, engine: Engine = "transformers") -> Translator:
+        """What translates with this model in an engine, for many calls. Raises HeadwiseError where the engine is not
+        installed or cannot run the model."""
+        return translator_of(self.hf, self.tokenizer, self.discovery, engine)
+
+    def remove(
+        self,
+        heads: Named | HeadMask,
+        means: Mapping[Site, Tensor] | None = None,
+        grow: bool = False,
+    ) -> Model:
+        """A smaller model without some heads, as `HeadMap.named` knows them; or with only the heads of a mask.
+
+        The numbers are those of the heads that this model has now.
+        The smaller model has weights of its own, so a change of one model does not reach the other, and memory holds
+        both. To keep only the smaller one, drop the other (`model = model.remove(mask)`).
+        means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
+        (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
+        weights grow, warn; else raise HeadwiseError.
+        """
+        mask = kept_mask(self.heads, heads)
+        layout = mask if self.layout is None else composed_layout(self.layout, mask)
+        smaller: Any = remove(self.hf, self.discovery, mask, means)
+        smaller.config.headwise_layout = layout.to_json()
+        made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
+        state_heads(smaller, made.discovery, layout)
+        if self.alignment_heads:
+            made.alignment_heads = renumbered(self.alignment_heads, mask)
+        increase = size_increase(self, made)
+        if increase:
+            if not grow:
+                raise HeadwiseError(
+                    f"{increase} Keep equally many query heads per key/value head, or give grow=True."
+                )
+            warnings.warn(increase, stacklevel=2)
+        return made
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model to a folder that `load` reads.
+
+        Other files in the folder stay. Raises HeadwiseError when that would mix two models: for a model file that
+        `save` did not write, or that was changed since. The files that make a folder a model of sentence-transformers,
+        the README and the licence are copied from the folder that the model came from. A killed `save` leaves the old
+        model, or a folder that `load` refuses and another `save` mends.
+        """
+        folder = as_path(folder)
+        home = Folder(folder, MODEL)
+        refuse_other_models(home)
+        made = not folder.exists()
+        partial = folder / PARTIAL
+        try:
+            with writing(folder, SafetensorError), without_bars():
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+                size: int | str = "1TB"  # one file
+                if is_offloaded(self.hf):
+                    # A shard is in memory while it is written, so it is no larger than it must be.
+                    largest = max(p.numel() * p.element_size() for p in self.hf.parameters())
+                    size = max(LEAST_SHARD, largest)
+                    # Transformers asks this attribute whether a model is offloaded.
+                    vars(self.hf).setdefault("hf_device_map", {"": "disk"})
+                # The warning is about memory, and a shard fits.
+                with warnings.catch_warnings(action="ignore"):
+                    # An uneven model is read by its names in the model, not by those in the hub's files.
+                    self.hf.save_pretrained(
+                        partial, max_shard_size=size, save_original_format=self.is_stock
+                    )
+                mark_sealed(partial)
+                if self.tokenizer is not None:
+                    self.tokenizer.save_pretrained(partial)
+                if self.source is not None:
+                    copy_siblings(self.source, partial)
+                if not self.is_stock:
+                    explain_pruned(partial, folder.absolute().name)
+                replace_model(home, partial)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+            # Nothing was written: a failed `save` leaves no empty folder behind.
+            if made and folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+        return folder
+
+
+def unique_parameters(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
+    """The weights of a model. Tied ones come once; offloaded, they are several parameters."""
+    # On the meta device there is nothing to share, so transformers' table says which are tied.
+    tied = getattr(hf, "all_tied_weights_keys", None) or {} if is_offloaded(hf) else {}
+    return (parameter for name, parameter in hf.named_parameters() if name not in tied)
+
+
+def size_increase(before: Model, after: Model) -> str:
+    """A sentence where removal makes the key/value cache or the weights larger, else nothing."""
+    for what, old, new in (
+        ("key/value cache", before.cache_bytes, after.cache_bytes),
+        ("weights", before.weight_bytes, after.weight_bytes),
+    ):
+        if new > old:
+            unit = " per token" if what == "key/value cache" else ""
+            return (
+                f"Without these heads the {what} of {before.name} would grow from {old:,} to {new:,} bytes{unit} "
+                f"({new / old:.2f} times), because groups of different sizes need copies of key/value heads."
+            )
+    return ""
+
+
+@contextmanager
+def masked(model: Model | PreTrainedModel, heads: Named | HeadMask) -> Iterator[HeadMask]:
+    """A block in which some heads of a model are off: their outputs are zero (Michel et al. 2019, section 2.3), as with the
+    `head_mask` that transformers 5 removed. It holds for all that runs the model in it: a forward, `generate`, a pipeline,
+    a Trainer. Gives the mask of the heads that are on.
+
+    model: a `Model`, or a plain transformers model, whose heads are found first (two small forwards). heads: that are
+    off, as `HeadMap.named` knows them; or a mask of those that stay on. Raises HeadwiseError for
+    heads that the model does not have.
+    """
+    if isinstance(model, Model):
+        hf, discovery = model.hf, model.discovery
+    elif isinstance(model, PreTrainedModel):
+        hf, discovery = model, discover(model)
+    else:
+        raise HeadwiseError(
+            f"hw.masked was given a {type(model).__name__}: give a transformers model, or what hw.load(…) made."
+        )
+    mask = kept_mask(discovery.heads, heads)
+    with keeping(hf, discovery, mask):
+        yield mask
+
+
+def kept_mask(every: HeadMap, heads: Named | HeadMask) -> HeadMask:
+    """The mask that is left without some heads; a mask stays as it is."""
+    return heads if isinstance(heads, HeadMask) else HeadMask.full(every).without(heads)
+
+
+def renumbered(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
+    """Some heads under the numbers that they have once others are removed; warns of those that are removed."""
+    removed = [str(head) for head in heads if head not in mask.kept]
+    if removed:
+        warnings.warn(
+            f"Alignment heads that are not in the smaller model: {', '.join(removed)}. Choose others by "
+            "headwise align.",
+            stacklevel=3,
+        )
+    return [
+        Head(head.kind, head.layer, mask.of(Site(head.kind, head.layer)).index(head.head))
+        for head in heads
+        if head in mask.kept
+    ]
+
+
+def composed_layout(before: HeadMask, after: HeadMask) -> HeadMask:
+    """The layout of a model pruned twice, in the head numbers of the original model."""
+    kept = (
+        Head(kind, layer, before.of(Site(kind, layer))[head]) for kind, layer, head in after.kept
+    )
+    return HeadMask(before.heads, frozenset(kept))

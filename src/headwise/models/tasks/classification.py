@@ -1,0 +1,39 @@
+"""Classification: models that say which class a whole text belongs to. Quality is accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from transformers import PreTrainedModel
+
+from headwise.core.heads import HeadMap
+from headwise.core.qualities import ACCURACY
+from headwise.data.text import LabelledText
+from headwise.models.attention import classifies
+from headwise.models.tasks.task import Need, Task
+from headwise.models.training.labelled import Labelled
+from headwise.models.training.token_batches import TrainingData
+
+
+class Classification(Task):
+    """A model that predicts the class of a text."""
+
+    output = "classification"
+    noun = "a classifier"
+    needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
+    text_class = LabelledText
+    provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
+    quality = ACCURACY
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return classifies(hf)
+
+    def encoded(self, text: LabelledText) -> Labelled:
+        return Labelled(text, self.tokenizer, self.hf, self.longest)
+
+    def trained_on(
+        self, text: LabelledText, batch_tokens: int, cache: Path | None, limit: int
+    ) -> TrainingData:
+        return Labelled(text, self.tokenizer, self.hf, min(limit, batch_tokens), cache)

@@ -1,0 +1,306 @@
+"""The task: what a model is for, and everything that follows from it.
+
+A model has one task, `model.task`, chosen once from its class. Scores, roles, pruning, evaluation, studies,
+the report and the lab ask the task; nothing else asks what sort of model or text they have. A new task is
+one file with one class, which says which models have it (`fits`), named in `OWN_TASKS` (tasks/__init__.py) or
+by the entry point of a package.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headwise.core.answers import Answers
+from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.heads import HeadMap, Kind
+from headwise.core.options import GateTraining, Greedy, Train, several
+from headwise.core.progress import Report, silent
+from headwise.core.qualities import QualityMeasure
+from headwise.data.lines import is_file, named_files
+from headwise.data.store import AnyText
+from headwise.data.text import made_text
+from headwise.models.attention import Discovery
+from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.own_batches import OwnBatches
+from headwise.models.training.token_batches import TrainingData
+
+Need = Literal["loss", "words", "text", "counterparts", "translations"]
+Output = Literal[
+    "translation", "causal-lm", "masked-lm", "classification", "embedding", "transcription"
+]
+Given: TypeAlias = Any  # in place of a text (`Task.text_of`)
+OwnInputs = Sequence[
+    Mapping[str, Tensor]
+]  # batches of the model's own keyword tensors, with labels
+MOST_SENTENCE_TOKENS = 512  # tokens of a sentence, where the model does not say less
+
+
+class Task(ABC):
+    """What a model is for.
+
+    hf, tokenizer, discovery (where its heads are): of the model. model_name: for messages. folder: the model's own,
+    where it has one.
+    """
+
+    output: ClassVar[Output]  # what the lab asks for and shows
+    noun: ClassVar[str]  # "a translation model": for sentences
+    needs: ClassVar[str]  # the text that it needs: for sentences
+    text_class: type[AnyText]
+    also_reads: ClassVar[tuple[Any, ...]] = ()  # other classes of text, each with `is_named_by`
+    provides: ClassVar[frozenset[Need]]  # what measures may ask for
+    quality: ClassVar[QualityMeasure]
+    usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
+    trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
+    trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
+    samples_text: ClassVar[bool] = False  # ablation reads a sample of it, where no time is given
+    answer_forwards: ClassVar[float] = 1.0  # that measuring its quality takes as long as
+    reads_audio: ClassVar[bool] = False  # named by --audio, not --text
+
+    def __init__(
+        self,
+        hf: PreTrainedModel,
+        tokenizer: Any,
+        discovery: Discovery,
+        model_name: str,
+        folder: Path | None = None,
+    ) -> None:
+        self.hf = hf
+        self.tokenizer = tokenizer
+        self.discovery = discovery
+        self.model_name = model_name
+        self.folder = folder
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        """Whether a model has this task. heads: those of the model, or of a sort that its class has."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model_name!r})"
+
+    # What it can do
+
+    @property
+    def heads(self) -> HeadMap:
+        return self.discovery.heads
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the model predicts something, so that it has a loss, gradients and gates."""
+        return "loss" in self.provides
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes translations: beam search, BLEU, decoding speed."""
+        return "translations" in self.provides
+
+    @property
+    def longest(self) -> int:
+        """The longest sentence, in tokens, that the model is given."""
+        return min(
+            MOST_SENTENCE_TOKENS,
+            getattr(self.hf.config, "max_position_embeddings", MOST_SENTENCE_TOKENS),
+        )
+
+    @property
+    def stride(self) -> int | None:
+        """How many tokens after one another the windows begin in which longer documents are read; None: longer sentences
+        are left out."""
+        return None
+
+    @property
+    def usual_kinds(self) -> tuple[Kind, ...]:
+        """The kinds of heads that are pruned where none is named."""
+        return self.heads.kinds
+
+    @classmethod
+    def train_of(cls, options: GateTraining | Greedy) -> Train:
+        """What trains, where the options name kinds of heads: as they say, or what harms a given model least.
+
+        Raises HeadwiseError for `distil` unless only encoder heads of a translation model may go.
+        """
+        kinds = options.kinds or ()
+        distils = set(kinds) == {"encoder-self"} and "translations" in cls.provides
+        if options.train == "distil" and not distils:
+            raise HeadwiseError(
+                "train = 'distil' teaches the encoder of a translation model what the whole encoder gives the decoder, but "
+                f"{' and '.join(kinds)} heads of {cls.noun} may go: take 'all', or kinds = ['encoder-self']."
+            )
+        # λ counts against a loss in nats.
+        penalties = several(getattr(options, "penalty", None))
+        usual: Train = "distil" if distils and not penalties else "apart"
+        return options.train or usual
+
+    # Text
+
+    def provides_of(self, text: Any) -> frozenset[Need]:
+        """What measures may ask for when the model is scored on a text."""
+        return self.provides
+
+    @classmethod
+    def read(cls, spec: Any, cache: Path | None = None) -> Any:
+        """The text that a user names: one file, two files, or `datasets:NAME`. cache: a folder for its copy."""
+        usual: Any = cls.text_class
+        text_class = next((each for each in cls.also_reads if each.is_named_by(spec)), usual)
+        return text_class.open(spec, cache=cache)
+
+    def text_of(self, given: Any) -> Any:
+        """A text, of what a user has: a file or two, as `read` takes them, or what `made_text` makes one of. Anything else
+        stays as it is. Raises HeadwiseError for a sentence in place of a file."""
+        if isinstance(given, AnyText):
+            return given
+        if isinstance(given, str) and any(map(str.isspace, given)) and not is_file(given):
+            raise HeadwiseError(
+                f"'{given[:100]}' is no file: give a list, even of one sentence, ['…']."
+            )
+        files = named_files(given)
+        if files is not None:
+            return self.read(files)
+        wanted: Any = self.text_class
+        return made_text(given, wanted)
+
+    def check(self, text: Any) -> None:
+        """Raise HeadwiseError for text of another sort than the model needs, and a model without a tokenizer."""
+        self.check_tokenizer()
+        if not isinstance(text, (self.text_class, *self.also_reads)):
+            kind = type(self.hf).__name__
+            raise HeadwiseError(
+                f"{self.model_name} is a {kind}, which needs {self.needs}, and was given {shown_value(text)}."
+            )
+
+    def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
+        """A text as the model works on it, with what the model itself must add: a translation model writes the targets of
+        one-sided text. Raises HeadwiseError as `check`.
+
+        progress: gets the share that is done; by default a bar. outline: for an estimate, add nothing that takes long.
+        """
+        text = self.text_of(text)
+        self.check(text)
+        return text
+
+    def unread(self, text: Any) -> Any:
+        """A training text whose targets nothing reads, so that the model need not write them."""
+        return self.completed(text)
+
+    def dev_of_training(self, train: Any, dev: Any) -> Any:
+        """What the dev loss of a training is measured on: the dev text, with targets made as those that are trained on."""
+        return dev
+
+    def check_generates(self) -> None:
+        """Raise HeadwiseError for a model that does not translate."""
+        if not self.generates or not self.hf.can_generate():
+            kind = type(self.hf).__name__
+            raise HeadwiseError(
+                f"{self.model_name} is a {kind}, but a translation model (encoder and decoder) is needed here."
+            )
+        self.check_tokenizer()
+
+    def check_tokenizer(self) -> None:
+        """Raise HeadwiseError for a model without a tokenizer."""
+        if self.tokenizer is not None:
+            return
+        reads = self.hf.main_input_name
+        if reads == "input_ids":
+            raise HeadwiseError(
+                f"{self.model_name} has no tokenizer beside its weights: save one there."
+            )
+        raise HeadwiseError(
+            f"{self.model_name} reads {reads}, not text: give a list of its own batches."
+        )
+
+    def batches(self, text: Any, progress: Report = silent) -> Batches:
+        """The batches that the model is scored on: of a text, or those of a user (`OwnInputs`).
+
+        progress: gets the share of the sentences that were read. Raises HeadwiseError for text of another sort than
+        the model needs.
+        """
+        text = self.text_of(text)
+        if not isinstance(text, AnyText):
+            if isinstance(text, Sequence) and text and not isinstance(text[0], Mapping):
+                raise HeadwiseError(
+                    f"{shown_value(text)} was given, but {self.model_name} is {self.noun}: give "
+                    f"{self.needs}, as a file, a list of sentences, or rows such as [(source, target), …]."
+                )
+            own = OwnBatches(self.hf, self.discovery, self.model_name, text)
+            return Batches(own, own, self.provides & {"loss"}, progress)
+        text = self.completed(text)
+        return Batches(text, self.encoded(text), self.provides_of(text), progress)
+
+    def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
+        """The batches that a model's quality is measured on: as `batches`, but of a text that has a quality."""
+        return self.batches(text, progress)
+
+    @abstractmethod
+    def encoded(self, text: Any) -> Any:
+        """A text as token ids: an object with `__len__`, `batches(hide)`, `noun` (what it counts: sentences) and
+        `left_out` (how many are not read, by the reason)."""
+
+    def training_data(
+        self, text: Any, batch_tokens: int, cache: Path | None = None, limit: int | None = None
+    ) -> TrainingData:
+        """A text as the model trains on it. limit: the longest sentence in tokens, by default the model's own.
+
+        Raises HeadwiseError for a model without a loss, and for text of another sort than it needs.
+        """
+        text = self.completed(text)
+        return self.trained_on(text, batch_tokens, cache, limit or self.longest)
+
+    def answers(self, batches: Batches) -> Answers:
+        """What the model answers on a text, where its quality is none that headwise measures for every task."""
+        raise HeadwiseError(
+            f"{self.model_name} is {self.noun}, whose {self.quality.title} cannot be measured: its class needs `answers`."
+        )
+
+    def save_processor(self, folder: Path) -> None:  # noqa: B027 - text needs no more
+        """Write to a folder what prepares the model's input, where that is more than a tokenizer."""
+
+    def role_data(self, text: Any, confirm: Any, pairs: Any, training: Any) -> Any:
+        """What is given to `hw.roles`, as `headwise.roles.role_data.RoleData`; None where heads are tested on a
+        treebank. Raises HeadwiseError for what the model does not read."""
+        return None
+
+    def alignment_data(self, text: Any) -> Any:
+        """The text of `hw.align`, as `headwise.roles.alignment_heads.AlignmentData`; None of sentence pairs."""
+        return None
+
+    def predictor_class(self) -> type | None:
+        """A subclass of the lab's Predictor that asks such a model; None for the lab's own."""
+        return None
+
+    def no_loss(self) -> HeadwiseError:
+        """The refusal to train a model without a loss."""
+        kind = type(self.hf).__name__
+        return HeadwiseError(
+            f"{self.model_name} is a {kind}, which predicts no words, so there is no loss to train it by: remove "
+            "heads with hw.Greedy (method 'greedy'), or train gates in a loop of your own (hw.GatedLoop)."
+        )
+
+    def trained_on(
+        self, text: Any, batch_tokens: int, cache: Path | None, limit: int
+    ) -> TrainingData:
+        """`training_data` of a text that fits. Tasks with a loss say how; all others refuse."""
+        raise self.no_loss()
+
+
+def source_sentences(text: Any) -> Iterator[str]:
+    """The sentences that a model reads first: the source side of pairs, all lines of other texts."""
+    yield from (text.sources if hasattr(text, "sources") else text.lines)
+
+
+HELD_OUT_EVERY = 10  # sentence that is held out where no dev text is given
+
+
+def held_out(text: Any) -> tuple[Any, Any]:
+    """All but every tenth sentence of a text, and every tenth."""
+    if len(text) < HELD_OUT_EVERY:
+        raise HeadwiseError(
+            f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well."
+        )
+    kept = [place for place in range(len(text)) if (place + 1) % HELD_OUT_EVERY]
+    return text.take(kept), text.take(range(len(text))[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])

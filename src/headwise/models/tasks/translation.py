@@ -1,0 +1,117 @@
+"""Translation: encoder-decoders that read pairs and write sentences. Quality is BLEU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from transformers import PreTrainedModel
+
+from headwise.core.heads import HeadMap, Kind
+from headwise.core.progress import Report, shown
+from headwise.core.qualities import BLEU
+from headwise.data.lines import one_sided
+from headwise.data.text import ParallelText, Text
+from headwise.models.attention import start_token
+from headwise.models.tasks.own_translations import own_translations
+from headwise.models.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
+from headwise.models.training.loss import dev_loss, loss_forward
+from headwise.models.training.token_batches import Encoded, TrainingData, batches
+
+SAMPLE = 200  # pairs, or a few more, that show whether targets are the model's own translations
+BATCH_TOKENS = 2520
+# Share of the loss on references: own translations of Firefox's models have 0.05 times it, texts of another field 0.6 times.
+OWN = 0.25
+
+
+class UnreadTargets(ParallelText):
+    """One-sided text for a training that learns from sources alone: each sentence is its own target."""
+
+    made = "targets: none are read"
+
+
+class Translation(Task):
+    """A model that writes the target side of pairs."""
+
+    output = "translation"
+    noun = "a translation model"
+    needs = "parallel text (source and target) or one-sided text"
+    text_class = ParallelText
+    provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text", "translations"})
+    quality = BLEU
+    trains_gates_by_default = True
+
+    @classmethod
+    def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
+        return bool(hf.config.is_encoder_decoder)
+
+    @property
+    def longest(self) -> int:
+        generation: Any = getattr(self.hf, "generation_config", None)
+        limit = int(getattr(generation, "max_length", None) or MOST_SENTENCE_TOKENS)
+        return min(limit, getattr(self.hf.config, "max_position_embeddings", MOST_SENTENCE_TOKENS))
+
+    @property
+    def usual_kinds(self) -> tuple[Kind, ...]:
+        # The heads that Voita et al. 2019 prune first (section 6.2).
+        return ("encoder-self",)
+
+    @classmethod
+    def read(cls, spec: Any, cache: Path | None = None) -> ParallelText | Text:
+        """Pairs, or one file with a sentence a line, whose targets the model writes itself (`completed`)."""
+        text_class: type[ParallelText | Text] = Text if one_sided(spec) else ParallelText
+        return text_class.open(spec, cache=cache)
+
+    def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
+        text = self.text_of(text)
+        if not isinstance(text, Text):
+            return super().completed(text)
+        self.check_generates()
+        with shown("the model's own translations", progress) as report:
+            return own_translations(self.hf, self.tokenizer, self.model_name, text, report, outline)
+
+    def unread(self, text: Any) -> Any:
+        text = self.text_of(text)
+        if not isinstance(text, Text):
+            return self.completed(text)
+        self.check_generates()
+        return UnreadTargets.from_pairs(zip(text, text, strict=True), text.name)
+
+    def dev_of_training(self, train: Any, dev: Any) -> Any:
+        """A model that learns its own translations drifts from references long before it is worse. Pairs whose targets it
+        foretells far better than references are taken for its own translations."""
+        if dev.made:
+            return dev
+        if train.made or self.loss_on(train) < OWN * self.loss_on(dev):
+            return self.completed(Text.from_lines(dev.sources, dev.name))
+        return dev
+
+    def loss_on(self, text: ParallelText) -> float:
+        """The loss of the model on a sample of pairs, in nats per token."""
+        sample = text.take(range(0, len(text), max(1, len(text) // SAMPLE)))
+        data = self.training_data(sample, BATCH_TOKENS)
+        with loss_forward(self.hf):
+            return dev_loss(self.hf, data, BATCH_TOKENS)
+
+    def encoded(self, text: ParallelText) -> EncodedPairs:
+        return EncodedPairs(self, text)
+
+    def trained_on(
+        self, text: ParallelText, batch_tokens: int, cache: Path | None, limit: int
+    ) -> TrainingData:
+        return Encoded(text, self.tokenizer, limit, cache)
+
+
+class EncodedPairs(Encoded):
+    """Sentence pairs as a translation model is scored on them."""
+
+    noun = "sentences"
+
+    def __init__(self, task: Task, text: ParallelText) -> None:
+        super().__init__(text, task.tokenizer, task.longest)
+        self.task = task
+
+    def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
+        """The text once, shortest pairs first; nothing is ever hidden."""
+        return batches(self, start_token(self.task.hf))

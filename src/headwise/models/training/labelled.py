@@ -1,0 +1,211 @@
+"""Batches of labelled text for models that classify. Labels are B 1: one position, the class of the text; where a task
+has a class for each token, B S."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.core.errors import HeadwiseError
+from headwise.data.text import LabelledText
+from headwise.models.attention import device_of, evaluating
+from headwise.models.attention.discover import output_of
+from headwise.models.training.language import filler
+from headwise.models.training.token_batches import (
+    IGNORED,
+    Batch,
+    Collate,
+    TokenBatches,
+    TrainingData,
+    lengths,
+    mapped,
+    padded,
+)
+
+
+class Labelled(TrainingData):
+    """Texts as token ids, each with its class. Those longer than `max_length` tokens are left out and counted
+    (`left_out`). cache: a folder for the ids, which another `Labelled` of the same text and tokenizer reuses.
+
+    Labels are names of the model's classes (`label2id` of its configuration), or all are numbers of classes.
+    """
+
+    noun = "texts"
+    # Whether each token has a class, rather than the text.
+    by_token: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        text: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel,
+        max_length: int,
+        cache: Path | None = None,
+    ) -> None:
+        refuse_other_class_loss(model)
+
+        def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
+            return {"ids": tokenizer(rows["text"])["input_ids"]}
+
+        self.dataset = mapped(text, tokenizer, ids, cache)
+        self.labels = self.labels_of(text, tokenizer, model)
+        long = lengths(self.dataset, "ids")
+        self.rows = np.flatnonzero((long > 0) & (long <= max_length))
+        self.longest = long[self.rows]
+        self.dropped = len(long) - len(self.rows)
+        self.left_out = {
+            "without a token": int((long == 0).sum()),
+            f"longer than {max_length} tokens": int((long > max_length).sum()),
+        }
+        self.collate = LabelledCollator(padding(model, tokenizer), self.by_token)
+        if not len(self.rows):
+            raise HeadwiseError(
+                f"None of the {len(long)} texts has from 1 to {max_length} tokens: give other text."
+            )
+
+    def labels_of(
+        self, text: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    ) -> Sequence[Sequence[int]]:
+        """The labels of every text: its class, or the classes of its tokens, IGNORED where a token has none."""
+        return [[number] for number in classes_of(text, model).tolist()]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows by index; −1 is the first row without its labels."""
+        # An empty row would have no last token, which causal classifiers read.
+        places = self.rows[np.maximum(indices, 0)]
+        rows = []
+        for index, place, ids in zip(indices, places, self.dataset[places]["ids"], strict=True):
+            labels = self.labels[place]
+            rows.append({"ids": ids, "labels": [IGNORED] * len(labels) if index < 0 else labels})
+        return rows
+
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
+        return LabelledCollator(self.collate.fill, self.by_token, sampler.shapes)
+
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
+        return self.batches(tokens)
+
+    def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[Batch]:
+        """The text once, shortest first, in batches of at most `tokens` tokens: input_ids and attention_mask B S,
+        labels B 1 or B S, rows (the row of each text). Nothing is ever hidden."""
+        sampler = TokenBatches(self, max(tokens, int(self.longest.max())), seed=0, shuffle=False)
+        for indices in sampler:
+            there = [index for index in indices if index >= 0]
+            yield {
+                **self.collate(self.__getitems__(there)),
+                "rows": torch.from_numpy(self.rows[there]),
+            }
+
+
+class LabelledCollator:
+    """Makes tensors of rows of `Labelled`, padded to the shape for their number."""
+
+    def __init__(self, fill: int, by_token: bool, shapes: Sequence[tuple[int, int]] = ()) -> None:
+        self.fill = fill
+        self.by_token = by_token
+        self.length = {rows: length for length, rows in shapes}
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> Batch:
+        length = self.length.get(len(rows))
+        return {
+            "input_ids": padded([row["ids"] for row in rows], self.fill, length),
+            "attention_mask": padded([[1] * len(row["ids"]) for row in rows], 0, length),
+            "labels": padded(
+                [row["labels"] for row in rows], IGNORED, length if self.by_token else 1
+            ),
+        }
+
+
+def padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token of positions that are padding: causal classifiers find the end of a text by the model's own."""
+    own: Any = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return filler(tokenizer) if own is None else int(own)
+
+
+def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
+    """The class of every text. Raises HeadwiseError for a label that is no class of the model."""
+    config: Any = model.config
+    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
+    # Each label once: a data set has millions of texts and a few classes.
+    names, inverse = np.unique(np.array(text.dataset["label"], dtype=str), return_inverse=True)
+    if unnamed := [name for name in names.tolist() if name not in known]:
+        numbers = {str(number): number for number in range(config.num_labels)}
+        if not {*names.tolist()} <= numbers.keys():
+            some = ", ".join(list(known)[:10]) + (" …" if len(known) > 10 else "")
+            raise HeadwiseError(
+                f"'{unnamed[-1][:50]}' is a label of {text.name}, but no class of this {type(model).__name__}: give "
+                f"its names ({some}), or only numbers from 0 to {config.num_labels - 1}."
+            )
+        known = numbers
+    return np.array([known[name] for name in names.tolist()], dtype=np.int64)[inverse]
+
+
+def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The cross-entropy of classes, summed over texts or tokens: logits B C or B S C, labels B 1 or B S (IGNORED for
+    none)."""
+    return nn.functional.cross_entropy(
+        logits.flatten(0, -2).float(),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+
+
+def refuse_other_class_loss(model: PreTrainedModel) -> None:
+    """Raise HeadwiseError where a model's own loss for two short texts is not the cross-entropy of its classes."""
+    kind = type(model).__name__
+    config = model.config
+    # A first loss with labels sets it for good: whether labels are classes or numbers.
+    before = config.problem_type
+    words = (
+        torch.arange(12, device=device_of(model)).view(2, 6)
+        % model.get_input_embeddings().num_embeddings
+    )
+    # With padding, which a classifier must leave out of its text.
+    mask = torch.ones_like(words)
+    mask[0, 4:] = 0
+    pad = getattr(config.get_text_config(), "pad_token_id", None)
+    inputs = {
+        "input_ids": words.masked_fill(mask == 0, 0 if pad is None else pad),
+        "attention_mask": mask,
+    }
+    try:
+        with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            logits = getattr(output_of(model, inputs), "logits", None)
+            if logits is None:
+                raise HeadwiseError(
+                    f"headwise trains models that predict classes, or words by one output layer: {kind} does neither."
+                )
+            # Logits are B C or, with a class for each token, B S C.
+            asked = logits[..., 0]
+            numbers = torch.arange(asked.numel(), device=device_of(model)) % config.num_labels
+            labels = numbers.view_as(asked)
+            output = output_of(model, {**inputs, "labels": labels})
+            ours = summed_class_loss(output.logits, labels) / labels.numel()
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise HeadwiseError(
+            f"This {kind} gives no loss for two texts with classes ({' '.join(str(error).split())[:200]}). A causal "
+            "classifier needs a pad_token_id in its configuration; several labels a text, or numbers, cannot be used."
+        ) from None
+    finally:
+        config.problem_type = before
+    within = 1e-4 if output.logits.dtype in (torch.float32, torch.float64) else 2e-2
+    theirs = float(output.loss)
+    near = abs(float(ours - output.loss)) <= within * abs(theirs) + within
+    if config.num_labels < 2 or not near:
+        raise HeadwiseError(
+            f"This {kind} does not predict one class of several (it has {config.num_labels} labels): its own loss is "
+            f"{theirs:.4g} where that of classes is {float(ours):.4g}, so its heads cannot be scored or "
+            "gated by labels."
+        )

@@ -1,0 +1,317 @@
+"""Token batches in a few fixed shapes.
+
+Pairs are sorted into buckets by the longer of their two sides. A bucket's length divides `batch_tokens`, so that every
+batch has exactly that number of positions: linear layers always have the same shape, attention a few. Only the last
+bucket has the length of the longest pair, divisor or not, because a model may have no positions beyond it. Pairs left
+over in a bucket move up to the next; only the last batch of an epoch has empty rows. Every bucket has its own number of
+rows, from which the shape follows. Numbers with many divisors (2520, 5040, 10080) need least padding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import Sampler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder, digest, manifest
+from headwise.core.progress import without_bars
+from headwise.data.store import StoredText
+from headwise.data.text import ParallelText
+from headwise.models.attention import start_token
+from headwise.models.fingerprint import tokenizer_facts
+
+IGNORED = -100  # the label of positions without a target
+
+
+Batch = dict[str, Tensor]
+Collate = Callable[[Sequence[dict[str, Any]]], Batch]
+
+
+class TrainingData(Protocol):
+    """A text that models train on, and how it becomes batches: `Encoded` for translation, `Labelled` for
+    classifiers, `Packed` for others.
+
+    longest: the length of every row. dropped: how many sentences are left out.
+    """
+
+    longest: np.ndarray
+    dropped: int
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Rows by what the sampler gives."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def sampler(self, tokens: int, seed: int, multiple: int) -> TokenBatches:
+        """Shuffled batches of at most `tokens` positions, as rows; their number in an epoch is a multiple of `multiple`."""
+        return TokenBatches(self, tokens, seed, multiple)
+
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
+        """What makes a batch of tensors of rows."""
+
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
+        """The text once, always in the same batches: for a dev loss."""
+
+
+class Encoded(TrainingData):
+    """Parallel text as token ids, memory-mapped. Pairs longer than `max_length` are left out and counted (`left_out`).
+
+    cache: a folder for the ids, which another `Encoded` of the same text and tokenizer reuses.
+    """
+
+    def __init__(
+        self,
+        text: ParallelText,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        cache: Path | None = None,
+    ) -> None:
+        def ids(rows: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+            source = tokenizer(rows["source"])
+            target = tokenizer(text_target=rows["target"])
+            return {"source": source["input_ids"], "target": target["input_ids"]}
+
+        self.tokenizer = tokenizer
+        dataset = mapped(text, tokenizer, ids, cache)
+        longest = np.maximum(lengths(dataset, "source"), lengths(dataset, "target"))
+        self.rows = np.flatnonzero(longest <= max_length)
+        self.longest = longest[self.rows]
+        self.dropped = len(longest) - len(self.rows)
+        self.left_out = {f"longer than {max_length} tokens": self.dropped}
+        self.dataset = dataset
+        if len(self.rows) == 0:
+            raise HeadwiseError(
+                f"All {len(longest)} pairs are longer than max_length = {max_length} tokens: "
+                "raise it or give shorter sentences."
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, list[int]]]:
+        """Rows by index; −1 is an empty row."""
+        # In one access: `datasets` takes long for each.
+        rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
+        pairs = zip(rows["source"], rows["target"], strict=True)
+        sides = [([], []) if index < 0 else next(pairs) for index in indices]
+        return [{"source": source, "target": target} for source, target in sides]
+
+    def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
+        return Collator(self.tokenizer, start_token(model), sampler.shapes)
+
+    def once(self, model: PreTrainedModel, tokens: int) -> Iterator[Batch]:
+        return batches(self, start_token(model), tokens)
+
+
+def mapped(
+    text: StoredText,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Callable[..., dict[str, list[Any]]],
+    cache: Path | None,
+) -> Dataset:
+    """The columns that `ids` makes of a text's; in a file in `cache`, which is found again, or in memory.
+
+    A record lies next to it, so that a damaged file is made again.
+    """
+    file = None
+    if cache:
+        # A large vocabulary takes seconds to hash.
+        name = f"ids-{key(text, tokenizer)}"
+        file = cache / f"{name}.arrow"
+        record = Folder(cache, record=f"{name}.json")
+        if record.files and not record.damage():
+            return Dataset.from_file(str(file))
+        record.make()
+    with without_bars():
+        dataset = text.dataset.map(
+            ids,
+            batched=True,
+            remove_columns=text.dataset.column_names,
+            load_from_cache_file=False,
+            cache_file_name=str(file) if file else None,
+            keep_in_memory=file is None,
+            # Nothing is looked up by it; to make one, datasets would pickle the tokenizer, which takes longer than this.
+            new_fingerprint="ids",
+        )
+    if file:
+        record.note(manifest({file.name: file}))
+    return dataset
+
+
+def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
+    """A name for the ids of a text: a hash of the text and of the tokenizer."""
+    model: Any = tokenizer
+    if model.is_fast:
+        # Truncation and padding are those of the last call, which do not matter here.
+        rules = json.loads(model.backend_tokenizer.to_str())
+        rules |= {"truncation": None, "padding": None}
+    else:
+        rules = tokenizer_facts(model)
+    languages = [
+        getattr(model, name, None) for name in ("src_lang", "tgt_lang", "split_special_tokens")
+    ]
+    return digest([text.fingerprint, type(model).__name__, languages, rules])
+
+
+def lengths(dataset: Dataset, column: str) -> np.ndarray:
+    """The number of tokens of every row, read from the Arrow offsets."""
+    return np.concatenate(
+        [np.diff(chunk.offsets.to_numpy()) for chunk in dataset.data.column(column).chunks]
+    )
+
+
+class TokenBatches(Sampler[list[int]]):
+    """A batch sampler: shuffled batches of at most `tokens` positions a side, the same for the same seed and epoch.
+
+    multiple: the number of batches of an epoch is a multiple of it; the rest is left out (other pairs every epoch).
+    shuffle=False: every pair, shortest first.
+    """
+
+    def __init__(
+        self, data: TrainingData, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True
+    ) -> None:
+        self.seed = seed
+        self.epoch = 0
+        self.shuffle = shuffle
+        self.lengths = data.longest
+        self.multiple = multiple
+        if data.longest.max() > tokens:
+            raise HeadwiseError(
+                f"A batch of {tokens} tokens cannot hold the longest row ({data.longest.max()} tokens): "
+                "raise batch_tokens."
+            )
+        self.shapes = batch_shapes(data.longest, tokens)
+        bucket_of = np.searchsorted([length for length, _ in self.shapes], data.longest)
+        self.buckets = [np.flatnonzero(bucket_of == each) for each in range(len(self.shapes))]
+        if shuffle and int(data.longest.sum()) < tokens * multiple:
+            raise HeadwiseError(
+                f"The training text has {int(data.longest.sum())} tokens in {len(data)} rows, fewer than one batch of "
+                f"{tokens * multiple} tokens: give more text or lower batch_tokens."
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        # The same walk as `__iter__`, with numbers of rows in place of rows.
+        count = 0
+        left = 0
+        for (_, rows), bucket in zip(self.shapes, self.buckets, strict=True):
+            left += len(bucket)
+            count += left // rows
+            left %= rows
+        count += left > 0
+        return count // self.multiple * self.multiple if self.shuffle else count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random = np.random.default_rng((self.seed, self.epoch))
+        batches: list[list[int]] = []
+        # Rows that fill no batch of their bucket move up to the next.
+        left = np.empty(0, dtype=np.int64)
+        for (_, rows), own in zip(self.shapes, self.buckets, strict=True):
+            bucket = np.concatenate([left, random.permutation(own) if self.shuffle else own])
+            whole = len(bucket) // rows * rows
+            for start in range(0, whole, rows):
+                batches.append(bucket[start : start + rows].tolist())
+            left = bucket[whole:]
+        # Empty rows keep the last batch in its shape; a smaller one would cost a new shape.
+        if len(left):
+            _, rows = self.shapes[-1]
+            batches.append(left.tolist() + [-1] * (rows - len(left)))
+        if self.shuffle:
+            batches = [batches[number] for number in random.permutation(len(batches))]
+        yield from batches[: len(self)]
+
+
+def batch_shapes(longest: np.ndarray, tokens: int) -> list[tuple[int, int]]:
+    """The shapes (length, rows) of all batches, shortest first.
+
+    Lengths divide `tokens`, and each has at least one full batch; the last is that of the longest pair.
+    """
+    top = int(longest.max())
+    shapes: list[tuple[int, int]] = []
+    waiting = 0
+    below = 0
+    divisors = [length for length in range(1, top) if tokens % length == 0]
+    for length in [*divisors, top]:
+        waiting += int(((longest > below) & (longest <= length)).sum())
+        below = length
+        if waiting >= tokens // length or length == top:
+            shapes.append((length, tokens // length))
+            waiting = 0
+    return shapes
+
+
+class Collator:
+    """Pads a list of pairs to the shape for its number of rows."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, start: int, shapes: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.pad = int(tokenizer.pad_token_id)
+        self.start = start
+        self.length = {rows: length for length, rows in shapes}
+
+    def __call__(self, pairs: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+        length = self.length.get(len(pairs))
+        source = padded([p["source"] for p in pairs], self.pad, length)
+        labels = padded([p["target"] for p in pairs], IGNORED, length)
+        mask = padded([[1] * len(p["source"]) for p in pairs], 0, length)
+        return {
+            "input_ids": source,
+            "attention_mask": mask,
+            "decoder_input_ids": decoder_inputs(labels, self.start, self.pad),
+            "labels": labels,
+        }
+
+
+def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
+    """What a decoder reads to predict labels B T: the start token, then all labels but the last."""
+    first = labels.new_full((len(labels), 1), start)
+    # IGNORED is no word that has an embedding.
+    return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)
+
+
+def batch_spans(longest: Sequence[int] | np.ndarray, tokens: int) -> Iterator[slice]:
+    """Slices of rows, shortest first, in batches of at most `tokens` positions; a longer row is alone."""
+    # The last row of a batch says how wide it is.
+    start = 0
+    while start < len(longest):
+        end = start + 1
+        while end < len(longest) and int(longest[end]) * (end + 1 - start) <= tokens:
+            end += 1
+        yield slice(start, end)
+        start = end
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tensor:
+    """Rows of ids as one tensor, padded on the right."""
+    out = np.full((len(rows), length or max(map(len, rows))), fill, dtype=np.int64)
+    for row, ids in zip(out, rows, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(out)
+
+
+def batches(data: Encoded, start: int, tokens: int = 4096) -> Iterator[dict[str, Any]]:
+    """The text once, in batches sorted by length, for scoring. `rows`: the row of each sentence in the text. The last
+    batch has no empty rows here: a short text would pay for a batch of `tokens` positions."""
+    sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
+    collate = Collator(data.tokenizer, start, sampler.shapes)
+    for indices in sampler:
+        full = torch.tensor(indices) >= 0
+        rows = collate(data.__getitems__(indices))
+        batch = {name: tensor[full] for name, tensor in rows.items()}
+        batch["rows"] = torch.tensor([int(data.rows[index]) for index in indices if index >= 0])
+        yield batch
