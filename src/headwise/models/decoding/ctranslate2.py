@@ -233,8 +233,11 @@ def with_equal_heads(hf: Any, discovery: Discovery, places: Mapping[Site, HeadPl
     """A copy of the model, of the same class, in which every layer of a stack has the same number of heads."""
     padded: Any = stock_model(hf, plain_config(hf))
     weights = placed_weights(hf, discovery, padded, places, {})
-    # CTranslate2 reads arrays of the CPU.
-    give_weights(padded, {name: each.float().cpu() for name, each in weights.items()})
+    # CTranslate2 reads arrays of the CPU, and writing int8 it scales them where they lie: so they are copies.
+    give_weights(
+        padded,
+        {name: each.to("cpu", torch.float32, copy=True) for name, each in weights.items()},
+    )
     config = padded.config
     for site, heads in places.items():
         if not config.is_encoder_decoder:
