@@ -932,7 +932,8 @@ class TestStart:
     def test_help_and_import_are_quick(self) -> None:
         """Everything heavy is loaded when it is used."""
         heavy = "[m for m in ('torch', 'transformers', 'datasets', 'pandas') if m in sys.modules]"
-        code = f"import sys, headwise.faces.cli; assert callable(headwise.report); assert dir(headwise); assert {heavy} == []"
+        code = "import sys, headwise.faces.cli; assert callable(headwise.report)"
+        code = f"{code}; assert dir(headwise); assert {heavy} == []"
         for words in (
             ["-c", code],
             ["-m", "headwise", "--help"],
