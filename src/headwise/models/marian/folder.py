@@ -6,11 +6,13 @@ import json
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, MarianTokenizer
@@ -27,6 +29,8 @@ LONGEST = 512  # tokens
 PADDING = "<pad>"
 # The logit of a word that is never written; 16 bits hold it.
 NEVER = -1e4
+MARGIN = 64  # words that a matrix may have beyond its vocabulary: Marian rounds up
+FEWEST_SHARED = 0.5  # of the pieces that a cutter makes, those that its vocabulary has at least
 # What headwise does not read, by the toolkit's option: the value that it has without it.
 WITHOUT: dict[str, Any] = {
     "transformer-ffn-depth": 2,
@@ -50,21 +54,14 @@ def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianToolkitTokenizer]
     Raises HeadwiseError for a model of another kind, for damage, and where the vocabulary is missing or another's.
     """
     arrays, options = marian_files.read(file)
-    source, target = vocabularies(file)
+    sides = vocabularies(file)
     arrays, scales = without_scales(arrays)
     config = configuration(file, arrays, options)
     config.activation_scales = scales
+    refuse_other_vocabularies(file, config, sides)
+    config.eos_token_id = sides[1].numbers[sides[1].end]
     # Without the word for padding, which headwise adds.
-    rows = config.vocab_size - 1
-    words = {path: pieces_of(path) for path in (source, target)}
-    for path, pieces in words.items():
-        if len(pieces) > rows:
-            raise HeadwiseError(
-                f"{path} has {len(pieces):,} pieces, the model in {file.name} {rows:,}: put the model's own "
-                "vocabulary there."
-            )
-    config.eos_token_id = words[target].eos_id()
-    return filled(file, arrays, config), tokenizer(words, rows)
+    return filled(file, arrays, config), tokenizer(sides, config.vocab_size - 1)
 
 
 def configuration_in(file: Path) -> MarianToolkitConfig:
@@ -282,29 +279,123 @@ def lacks(file: Path, names: list[str]) -> HeadwiseError:
     return HeadwiseError(f"{file} lacks weights of its model ({some}): copy it again.")
 
 
-def vocabularies(file: Path) -> tuple[Path, Path]:
-    """The SentencePiece vocabularies of source and target beside a model, which may be one.
-
-    If there are several, a configuration beside the model names the two (`vocabs`), or their names begin with `src` and
-    `trg`.
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words of one side. numbers: those of its pieces, from `file`. cutter: the .spm that cuts text into pieces; in
+    many models (OPUS-MT) it has other numbers. end, unknown: the pieces of these names. named: whether a configuration
+    names the file.
     """
+
+    file: Path
+    numbers: Mapping[str, int]
+    cutter: Path
+    end: str = "</s>"
+    unknown: str = "<unk>"
+    named: bool = False
+
+
+def vocabularies(file: Path) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of source and target beside a model, which may be one: those that a configuration names
+    (`vocabs`), or else the one .spm in the folder, or two whose names say the side."""
+    named = marian_files.named_vocabularies(file)
+    if named is None:
+        source, target = side_files(file)
+        return vocabulary(source, source), vocabulary(target, target)
+    if all(path.suffix == ".spm" for path in named):
+        source, target = named
+        return vocabulary(source, source, True), vocabulary(target, target, True)
+    source_cutter, target_cutter = side_files(file)
+    return vocabulary(named[0], source_cutter, True), vocabulary(named[1], target_cutter, True)
+
+
+def side_files(file: Path) -> tuple[Path, Path]:
+    """The .spm of each side in a model's folder, by their names."""
     folder = file.parent
     found = sorted(folder.glob("*.spm"))
     if len(found) == 1:
         return found[0], found[0]
-    for settings in marian_files.settings_in(folder):
-        named = [folder / Path(str(name)).name for name in settings.get("vocabs") or ()]
-        if len(named) == 2 and all(path in found for path in named):
-            return named[0], named[1]
-    sides = [[path for path in found if path.name.startswith(side)] for side in ("src", "trg")]
-    if all(len(side) == 1 for side in sides):
-        return sides[0][0], sides[1][0]
-    reason = "has no vocabulary (.spm)"
-    if found:
-        reason = f"has {len(found)} vocabularies (.spm), and nothing says which is whose"
+    for beginnings in (("source", "target"), ("src", "trg")):
+        sides = [[path for path in found if path.name.startswith(side)] for side in beginnings]
+        if all(len(side) == 1 for side in sides):
+            return sides[0][0], sides[1][0]
+    if not found:
+        raise HeadwiseError(
+            f"{folder} has no vocabulary (.spm): put the model's own beside {file.name}, as vocab.spm, or as "
+            "source.spm and target.spm."
+        )
     raise HeadwiseError(
-        f"{folder} {reason}: put the model's own beside {file.name}, as vocab.spm, or as srcvocab.spm and trgvocab.spm."
+        f"{folder} has {len(found)} vocabularies (.spm), and nothing says which is whose: call them source.spm and "
+        "target.spm, or name them as vocabs in a .yml beside them."
     )
+
+
+def vocabulary(file: Path, cutter: Path, named: bool = False) -> Vocabulary:
+    """A vocabulary of SentencePiece, or one of Marian (.yml, .json), which numbers the pieces of a cutter."""
+    pieces = pieces_of(cutter)
+    if file == cutter:
+        numbers = {pieces.id_to_piece(number): number for number in range(len(pieces))}
+        end, unknown = (pieces.id_to_piece(pieces.eos_id()), pieces.id_to_piece(pieces.unk_id()))
+        return Vocabulary(file, numbers, cutter, end, unknown, named)
+    if file.suffix not in marian_files.NUMBERED:
+        raise HeadwiseError(
+            f"{file} is named as a vocabulary, and headwise reads those of SentencePiece (.spm) and of Marian (.yml, "
+            ".json)."
+        )
+    made = Vocabulary(file, read_numbers(file), cutter, named=named)
+    if lacking := [piece for piece in (made.end, made.unknown) if piece not in made.numbers]:
+        raise HeadwiseError(
+            f"{file} has no piece {lacking[0]}, which every vocabulary of Marian has: copy it again."
+        )
+    share = np.mean([pieces.id_to_piece(each) in made.numbers for each in range(len(pieces))])
+    if share < FEWEST_SHARED:
+        raise HeadwiseError(
+            f"{cutter} cuts text into other pieces than {file.name} has ({share:.0%} of its own are there): put the "
+            "model's own .spm there."
+        )
+    return made
+
+
+def read_numbers(file: Path) -> dict[str, int]:
+    """The numbers of pieces in a vocabulary of Marian: `piece: number` a line, or JSON."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".json":
+            found = json.loads(text)
+        else:
+            # All scalars as they are written: a piece `no` or `12` is no truth value and no number.
+            found = yaml.load(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        numbers = {str(piece): int(number) for piece, number in found.items()}
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise HeadwiseError(
+            f"{file} is no vocabulary of Marian, piece and number a line ({reason}): copy it again."
+        ) from None
+    if len({*numbers.values()}) < len(numbers) or min(numbers.values(), default=-1) < 0:
+        raise HeadwiseError(f"{file} has no number of its own for every piece: copy it again.")
+    return numbers
+
+
+def refuse_other_vocabularies(
+    file: Path, config: MarianToolkitConfig, sides: tuple[Vocabulary, Vocabulary]
+) -> None:
+    """Raise HeadwiseError for a vocabulary with more pieces than the model has words, or with far fewer where nothing
+    but its place says that it is the model's."""
+    for side, rows in zip(sides, (config.source_words, config.target_words), strict=True):
+        words = max(side.numbers.values()) + 1
+        said = f"{side.file} has {words:,} pieces, the model in {file.name} {rows:,}"
+        if words > rows or (words < rows - MARGIN and not side.named):
+            raise HeadwiseError(
+                f"{said}: put the model's own vocabulary there, and name it as vocabs in a .yml beside it."
+            )
+        if words < rows - MARGIN:
+            warnings.warn(f"{said}: the others are never read or written.", stacklevel=2)
 
 
 def pieces_of(file: Path) -> SentencePieceProcessor:
@@ -318,41 +409,47 @@ def pieces_of(file: Path) -> SentencePieceProcessor:
 
 
 class MarianToolkitTokenizer(MarianTokenizer):
-    """transformers' tokenizer without its rule that a line may begin with a language, `>>pt<<`: Marian has none."""
+    """transformers' tokenizer, in which a line begins with a language, `>>pt<<`, only where that is a word of the model
+    (multilingual OPUS-MT); for other models of Marian it is letters."""
 
     def remove_language_code(self, text: str) -> tuple[list[str], str]:
-        return [], text
+        code, rest = super().remove_language_code(text)
+        return (code, rest) if code and code[0] in self.current_encoder else ([], text)
 
 
 AutoTokenizer.register(MarianToolkitConfig, MarianToolkitTokenizer)
 
 
-def tokenizer(words: Mapping[Path, SentencePieceProcessor], rows: int) -> MarianToolkitTokenizer:
-    """The tokenizer of a model with `rows` words and one for padding. words: its vocabularies by file, one for both
-    sides or those of source and target."""
-    # A single vocabulary serves both sides.
-    source, target = [*words, *words][:2]
+def tokenizer(sides: tuple[Vocabulary, Vocabulary], rows: int) -> MarianToolkitTokenizer:
+    """The tokenizer of a model with `rows` words and one for padding, from the vocabularies of source and target."""
+    source, target = sides
+    separate = source.file != target.file
     with tempfile.TemporaryDirectory() as scratch:
-        files = {}
-        for side, pieces in (("source", words[source]), ("target", words[target])):
+        files = []
+        for name, side in (("source", source), ("target", target)):
             # A name for every row of the embeddings, so that the tokenizer has as many words as the model.
-            numbers = {pieces.id_to_piece(number): number for number in range(len(pieces))}
-            numbers |= {f"<unused-{number}>": number for number in range(len(pieces), rows)}
+            unused = sorted({*range(rows)} - {*side.numbers.values()})
+            numbers = {**side.numbers, **{unused_name(number): number for number in unused}}
             numbers[PADDING] = rows
-            files[side] = Path(scratch) / f"{side}.json"
-            files[side].write_text(json.dumps(numbers, ensure_ascii=False), encoding="utf-8")
+            files.append(Path(scratch) / f"{name}.json")
+            files[-1].write_text(json.dumps(numbers, ensure_ascii=False), encoding="utf-8")
         # It recommends sacremoses, which Marian does not use.
         with warnings.catch_warnings(action="ignore"):
             return MarianToolkitTokenizer(
-                str(source),
-                str(target),
-                str(files["source"]),
-                str(files["target"]) if source != target else None,
-                separate_vocabs=source != target,
-                eos_token=words[target].id_to_piece(words[target].eos_id()),
-                unk_token=words[target].id_to_piece(words[target].unk_id()),
+                str(source.cutter),
+                str(target.cutter),
+                str(files[0]),
+                str(files[1]) if separate else None,
+                separate_vocabs=separate,
+                eos_token=target.end,
+                unk_token=target.unknown,
                 pad_token=PADDING,
                 model_max_length=LONGEST,
                 # `</s>` in a text is letters.
                 split_special_tokens=True,
             )
+
+
+def unused_name(number: int) -> str:
+    """What a word is called for which no vocabulary has a piece."""
+    return f"<unused-{number}>"
