@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from conllu import parse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,70 @@ def test_gum(tmp_path: Path) -> None:
     assert third.mentions == (Mention("1", 0, 0, 1, 0, "proper"),)
     assert [len(document) for document in treebank.documents()] == [2, 1]
     assert treebank.counts == TreebankSize(3, 9, documents=2, mentions=5, entities=3, chains=2)
+
+
+OLD_GUM = """\
+# newdoc id = a
+# global.Entity = entity-GRP-identity
+# sent_id = a-1
+1	Ann	Ann	PROPN	_	_	2	nsubj	_	Entity=(person-1-Ann_B-C)
+2	saw	see	VERB	_	_	0	root	_	_
+3	Bob	Bob	PROPN	_	_	2	obj	_	Entity=(person-2(object-3)
+4	bikes	bike	NOUN	_	_	3	flat	_	Entity=person-2)
+
+# newdoc id = b
+# global.Entity = entity-GRP-identity
+# sent_id = b-1
+1	She	she	PRON	_	_	2	nsubj	_	Entity=(person-1
+2	slept	sleep	VERB	_	_	0	root	_	Entity=1)
+
+# sent_id = b-2
+1	She	she	PRON	_	_	0	root	_	Entity=(person-1)
+"""
+
+
+def test_the_file_says_which_field_is_the_entity(tmp_path: Path) -> None:
+    """As GUM had them before 2022: the type comes first. `conllu` counts the brackets of each document."""
+    treebank = Treebank.read(written(tmp_path, OLD_GUM))
+    entities: Counter[tuple[str, str]] = Counter()
+    document = ""
+    for tree in parse(OLD_GUM):
+        document = tree.metadata.get("newdoc id", document)
+        for token in tree:
+            brackets = (token["misc"] or {}).get("Entity", "")
+            entities.update((document, one) for one in re.findall(r"\([a-z]+-(\d+)", brackets))
+    counts = treebank.counts
+    assert (counts.mentions, counts.entities) == (entities.total(), len(entities)) == (5, 4)
+    assert counts.chains == sum(count > 1 for count in entities.values()) == 1
+    first = next(iter(treebank)).mentions
+    assert [(one.entity, one.start, one.end) for one in first] == [
+        ("1", 0, 1),
+        ("2", 2, 4),
+        ("3", 2, 3),
+    ]
+
+
+def test_corefud_says_it_once_for_all_documents(tmp_path: Path) -> None:
+    text = "# global.Entity = etype-eid-head\n" + OLD_GUM.replace(
+        "# global.Entity = entity-GRP-identity\n", ""
+    )
+    assert Treebank.read(written(tmp_path, text)).counts.entities == 4
+
+
+def test_an_order_that_is_not_said_is_not_guessed(tmp_path: Path) -> None:
+    silent = OLD_GUM.replace("# global.Entity = entity-GRP-identity\n", "")
+    path = written(tmp_path, silent)
+    refuses(lambda: Treebank.read(path), "line 3 of … 'person' … # global.Entity = eid-etype")
+    path = written(tmp_path, OLD_GUM.replace("entity-GRP-identity", "entity-identity", 1))
+    refuses(lambda: Treebank.read(path), "Above line 8 of … no field 'eid' or 'GRP'")
+
+
+def test_a_field_may_have_an_equals_sign(tmp_path: Path) -> None:
+    """`conllu` itself drops what follows it, the closing bracket among it."""
+    text = "# newdoc id = a\n1\tw\tw\tX\t_\t_\t0\troot\t_\tA=b=c|Entity=(e1-object-a=b)|SpaceAfter=No\n"
+    (sentence,) = Treebank.read(written(tmp_path, text))
+    assert [one.entity for one in sentence.mentions] == ["e1"]
+    assert not sentence.words[0].space_after
 
 
 FAULTS = {
@@ -155,6 +220,17 @@ def slow_chains(path: Path) -> tuple[int, int]:
         column = "\n".join(row[9] for row in rows if len(row) == 10)
         sizes.append(Counter(re.findall(r"\((\d+)-", column)))
     return sum(map(len, sizes)), sum(count > 1 for size in sizes for count in size.values())
+
+
+def test_real_gum_in_the_old_order_is_the_same(data_dir: Path, tmp_path: Path) -> None:
+    path = data_dir / "ud_english_gum/en_gum-ud-dev.conllu.gz"
+    swapped = []
+    for line in read_lines(path):
+        if line.startswith("# global.Entity = "):
+            line = "# global.Entity = entity-GRP-infstat-identity"
+        swapped.append(re.sub(r"\((\d+)-([a-z]+)-", r"(\2-\1-", line))
+    old = Treebank.read(written(tmp_path, "\n".join(swapped) + "\n"))
+    assert old.counts == Treebank.read(path).counts
 
 
 # Sentences, words, documents, mentions and one-word pronoun mentions as its own description counts them.

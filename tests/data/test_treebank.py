@@ -11,11 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conllu import parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.core.errors import HeadwiseError
-from headwise.data.annotated import Annotated, Word, depths
+from headwise.data.annotated import Annotated, Word, depths, mention
 from headwise.data.lines import read_lines
 from headwise.data.treebank import Treebank, TreebankSize
 from refusals import refuses
@@ -79,6 +80,55 @@ def test_unspecified_lemma_and_spaces_inside_a_form(tmp_path: Path) -> None:
     assert sentence.spans == ((0, 5), (6, 9))
 
 
+def test_a_value_that_is_not_given_is_none(tmp_path: Path) -> None:
+    """Also of a real "_", whose lemma is its form."""
+    (sentence,) = read(tmp_path, "1 _ _ _ _ _ 2 _ _ _/2 w _ X _ _ 0 root _ _")
+    assert sentence.text == "_ w"
+    assert sentence.words[0] == Word("_", "_", "", 1, "", "", True)
+    assert mention(sentence.words, "e", 0, 0, 1).kind == "unknown"
+
+
+WITHOUT_TEXT = "1 _ _ NOUN _ _ 2 nsubj _ _/2 _ _ VERB _ _ 0 root _ _/3 _ _ PUNCT _ _ 2 punct _ _"
+
+
+def test_trees_without_their_text_are_refused(tmp_path: Path) -> None:
+    """Also one of them among others; a single "_" is a word."""
+    path = written(tmp_path, conllu(CATS, WITHOUT_TEXT))
+    refuses(lambda: Treebank.read(path), "line 5 of … has no words, only '_' … lines 5 to 7")
+    path = written(tmp_path, conllu(DU.replace(" du ", " _ ")))
+    refuses(lambda: Treebank.read(path), "line 1 of … no form of its multi-word token, only '_'")
+    (sentence,) = read(tmp_path, "1 _ _ SYM _ _ 0 root _ _")
+    assert sentence.text == "_"
+
+
+def test_texts_that_are_not_what_the_words_make_are_counted(tmp_path: Path) -> None:
+    """What `conllu` reads says which: no blank where there is one, another word; two blanks for one are the same."""
+    texts = {
+        "Cats sleep.": CATS.replace("SpaceAfter=No", "_"),
+        "Cats slept.": CATS,
+        "Cats  sleep.": CATS,
+        "Don't!": DONT,
+    }
+    path = written(
+        tmp_path,
+        "".join(conllu(rows, comments=f"# text = {text}\n") for text, rows in texts.items()),
+    )
+    wrong = 0
+    for tree in parse(path.read_text(encoding="utf-8")):
+        text = ""
+        behind = 0  # the last word of a multi-word token
+        for token in tree:
+            if isinstance(token["id"], int) and token["id"] <= behind:
+                continue
+            behind = token["id"] if isinstance(token["id"], int) else token["id"][2]
+            glued = (token["misc"] or {}).get("SpaceAfter") == "No"
+            text += token["form"] + ("" if glued else " ")
+        wrong += " ".join(tree.metadata["text"].split()) != text.strip()
+    treebank = Treebank.read(path)
+    assert treebank.counts.other_text == wrong == 2
+    assert [sentence.other_text for sentence in treebank] == [True, True, False, False]
+
+
 PLAIN = conllu(CATS, CATS).encode()
 OTHERWISE = {
     "windows": PLAIN.replace(b"\n", b"\r\n"),
@@ -86,6 +136,7 @@ OTHERWISE = {
     "gzip": gzip.compress(PLAIN),
     "no end": PLAIN.rstrip(b"\n"),
     "blank lines": b"\n" + PLAIN.replace(b"\n\n", b"\n\n\n\n"),
+    "lines of blanks": PLAIN.replace(b"\n\n", b"\n \n\t\n"),
 }
 
 
@@ -145,12 +196,15 @@ FAULTS = {
         cats("2 nsubj", "3 nsubj").replace("2 punct", "1 punct"),
         "Line 4 of … cycle … 'Cats' → '.' → 'C",
     ),
-    "own head": (cats("2 nsubj", "1 nsubj"), "Line 4 of … cycle of heads: 'Cats' → 'Cats'"),
+    "own head": (cats("2 nsubj", "1 nsubj"), "Line 4 of … cycle of heads, 'Cats' → 'Cats'"),
     "two roots": (
         cats("2 nsubj", "0 root"),
         "line 4 of … 2 roots, 'Cats' at line 4 … 'sleep' at line 5",
     ),
-    "no root": (cats("0 root", "1 root"), "at line 4 of … has no roots: a tree has one"),
+    "no root": (
+        cats("0 root", "1 root"),
+        "at line 4 of … has no roots … leave the sentence out (lines 4 to 6)",
+    ),
     "missing column": (cats(" 0 root", " root"), "Line 5 of … has 9 columns: … CoNLL-U has 10"),
     "an id twice": (cats("2 sleep", "1 sleep"), "Line 5 of … has the id '1' in place of 2"),
     "an id missing": (cats("3 .", "4 ."), "Line 6 of … has the id '4' in place of 3"),

@@ -14,11 +14,11 @@ from typing import Literal
 
 import regex
 
-MentionKind = Literal["pronoun", "proper", "nominal"]
+MentionKind = Literal["pronoun", "proper", "nominal", "unknown"]
 Span = tuple[int, int]
 # Not `re`, which splits words of Hindi at their vowels.
 WORD = regex.compile(r"\w+|[^\w\s]")
-_KINDS: dict[str, MentionKind] = {"PRON": "pronoun", "PROPN": "proper"}
+_KINDS: dict[str, MentionKind] = {"PRON": "pronoun", "PROPN": "proper", "": "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Word:
     """A word of a tree, in the terms of Universal Dependencies.
 
     governor: the index of its head word, -1 for the root. relation: to the governor, without subtype ("nsubj");
-    full_relation: with it ("nsubj:pass"); "" without annotation.
+    full_relation: with it ("nsubj:pass"). These and upos are "" where the treebank says nothing.
     """
 
     form: str
@@ -58,7 +58,8 @@ class Annotated:
     """One sentence. `mentions` are in order of their start, the longer one first; empty without coreference.
 
     written: the text and the span of each word, where they do not follow from the words (French "du" is de + le).
-    skipped_mentions: those that have no words of their own (empty nodes) or consist of several parts.
+    skipped_mentions: those that have no words of their own (empty nodes) or consist of several parts. other_text: whether
+    the treebank gives the sentence another text (`# text`) than its words have.
     """
 
     words: tuple[Word, ...]
@@ -67,6 +68,7 @@ class Annotated:
     mentions: tuple[Mention, ...] = ()
     written: tuple[str, tuple[Span, ...]] | None = None
     skipped_mentions: int = 0
+    other_text: bool = False
 
     @property
     def text(self) -> str:
@@ -181,7 +183,8 @@ def mention(
     """The mention of these words: its head is the word nearest the root, the first of several, whose governor therefore
     lies outside. steps: `depths(words)`, where the caller has them.
 
-    It is a pronoun, proper or nominal by the universal part of speech of its head (PRON, PROPN, anything else).
+    It is a pronoun, proper or nominal by the universal part of speech of its head (PRON, PROPN, anything else), unknown
+    without one.
     """
     head = min(range(start, end), key=(steps or depths(words)).__getitem__)
     return Mention(entity, sentence, start, end, head, _KINDS.get(words[head].upos, "nominal"))

@@ -9,18 +9,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 from conllu.exceptions import ParseException
-from conllu.parser import (
-    DEFAULT_FIELDS,
-    parse_dict_value,
-    parse_id_value,
-    parse_int_value,
-    parse_line,
-)
+from conllu.parser import DEFAULT_FIELDS, parse_id_value, parse_int_value, parse_line
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.annotated import Annotated, Cycle, Mention, Span, Word, depths, lay_out, mention
@@ -34,9 +28,15 @@ _TWO_BLANKS = re.compile(" {2,}")
 _PARSERS = {
     "id": lambda cells, i: parse_id_value(cells[i]),
     "head": lambda cells, i: parse_int_value(cells[i]),
-    "misc": lambda cells, i: parse_dict_value(cells[i]) or {},
+    # Not `parse_dict_value`, which drops what follows a second "=".
+    "misc": lambda cells, i: dict(item.partition("=")[::2] for item in cells[i].split("|")),
 }
+UNSPECIFIED = "_"  # of a column without a value
+# The line that says in which order the fields of `Entity` stand, and what the field of the entity is called there.
+_ORDER = "global.Entity"
+_ENTITY_FIELDS = ("eid", "GRP")
 
+_DIGIT = re.compile(r"[0-9]")
 _BRACKET = re.compile(r"\(([^()]+)(\)?)|([^()]+)\)")
 # With `++` and `*+` it never goes back, so its time is linear.
 _BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")
@@ -44,15 +44,34 @@ _BRACKETS = re.compile(r"(?:\([^()]++\)?|[^()]++\))*+")
 _PIECE = re.compile(r"\[(\d+)/\d+\]$")
 
 
+def entity_field(order: str, where: str) -> int:
+    """Which field of a mention is its entity, by the value of `# global.Entity`: "GRP-etype-…" of GUM, "eid-etype-…" of
+    CorefUD, "entity-GRP-…" of GUM before 2022, where the first field is the type. Raises HeadwiseError for another."""
+    fields = order.split("-")
+    for name in _ENTITY_FIELDS:
+        if name in fields:
+            return fields.index(name)
+    raise HeadwiseError(
+        f"{where}: '# {_ORDER} = {order}' has no field 'eid' or 'GRP', so it does not say which entity a mention is of: "
+        "give the fields in the order of the brackets, such as 'eid-etype'."
+    )
+
+
 def entity_mentions(
-    rows: Sequence[tuple[int, bool, str]], words: Sequence[Word], sentence: int, where: str
+    rows: Sequence[tuple[int, bool, str]],
+    words: Sequence[Word],
+    sentence: int,
+    where: str,
+    field: int | None = 0,
 ) -> tuple[tuple[Mention, ...], int]:
     """The mentions of one sentence, from brackets as in GUM and CorefUD, and the number of skipped ones.
 
     "(1-person-new" opens a mention of entity 1 at this word, "1)" closes it, "(1-person-new)" is a mention of one word;
-    the fields behind the entity are not used. rows: (index of the word, True, brackets), or for an empty node (index of
+    the other fields are not used. rows: (index of the word, True, brackets), or for an empty node (index of
     the next word, False, brackets). Mentions of empty nodes only (pronouns that are not written) and mentions in
-    several pieces are skipped. where: the sentence, for errors. Raises HeadwiseError for brackets that do not match.
+    several pieces are skipped. where: the sentence, for errors. field: the number of the field that is the entity
+    (`entity_field`); None: the file does not say it, so it is the first, which must have a digit. Raises HeadwiseError for
+    brackets that do not match, and for an entity without a digit where the file does not say the order.
     """
     opened: dict[str, list[int]] = defaultdict(list)
     spans: list[tuple[int, int, str]] = []
@@ -62,7 +81,12 @@ def entity_mentions(
                 f"{where}: the coreference '{value}' is not a run of brackets such as '(e1' and 'e1)'."
             )
         for opener, closed_at_once, closer in _BRACKET.findall(value):
-            entity = (opener or closer).split("-")[0]
+            entity = _entity(opener or closer, field or 0)
+            if field is None and not _DIGIT.search(entity):
+                raise HeadwiseError(
+                    f"{where}: the coreference '{value}' may be of the entity '{entity}', or of a type of entities: write "
+                    f"the order of the fields above the first sentence, such as '# {_ORDER} = eid-etype'."
+                )
             if opener:
                 opened[entity].append(index)
             if closer and not opened[entity]:
@@ -78,7 +102,7 @@ def entity_mentions(
                 f"{where}: the mention of entity '{entity}' is opened but never closed."
             )
 
-    # the longer one of two mentions that start together comes first
+    # The longer one of two mentions that start together comes first.
     spans.sort(key=lambda span: (span[0], -span[1]))
     steps = depths(words)
     mentions = []
@@ -93,14 +117,22 @@ def entity_mentions(
     return tuple(mentions), skipped
 
 
+def _entity(bracket: str, field: int) -> str:
+    """The entity of an opening or closing bracket; a closing one may have this field alone ("1)" for "(person-1")."""
+    fields = bracket.split("-")
+    return fields[field] if field < len(fields) else fields[-1]
+
+
 @dataclass
 class _Block:
     """The rows of one sentence: comments, words, multi-word tokens, entities (index, whether it is a word, brackets).
 
-    tokens: by the index of their first word, (end, form, whether a blank follows).
+    tokens: by the index of their first word, (end, form, whether a blank follows). first, last: the numbers of its lines.
     """
 
     file: Path
+    first: int = 0
+    last: int = 0
     comments: dict[str, str] = field(default_factory=dict)
     words: list[Word] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)  # of each word
@@ -110,6 +142,10 @@ class _Block:
     @property
     def where(self) -> str:
         return f"The sentence at line {self.lines[0]} of '{self.file}'"
+
+    @property
+    def remedy(self) -> str:
+        return f"correct it, or leave the sentence out (lines {self.first} to {self.last})"
 
 
 def read_conllu(file: Path) -> Iterator[Annotated]:
@@ -121,21 +157,32 @@ def read_conllu(file: Path) -> Iterator[Annotated]:
     document = ""
     documents = 0
     index = 0  # of the sentence in its document
+    field: int | None = None  # the one of `Entity` that is the entity; None: not said
     for number, block in enumerate(_blocks(file), start=1):
         if "newdoc" in block.comments or "newdoc id" in block.comments:
             documents += 1
             index = 0
             document = block.comments.get("newdoc id") or f"{name}-document-{documents}"
+        if _ORDER in block.comments:
+            place = f"Above line {block.last + 1} of '{file}'"
+            field = entity_field(block.comments[_ORDER], place)
         if not block.words:
             continue
+        _check_words(block)
         _check_tree(block)
         id = block.comments.get("sent_id") or f"{name}-{number}"
         if block.entities and not document:
             raise HeadwiseError(
                 f"{block.where} has coreference but is in no document: write '# newdoc id = NAME' where one begins."
             )
-        mentions, skipped = entity_mentions(block.entities, block.words, index, block.where)
-        yield Annotated(tuple(block.words), id, document or id, mentions, _written(block), skipped)
+        mentions, skipped = entity_mentions(block.entities, block.words, index, block.where, field)
+        sentence = Annotated(
+            tuple(block.words), id, document or id, mentions, _written(block), skipped
+        )
+        text = block.comments.get("text")
+        # Two blanks for one are no other words.
+        differs = text is not None and text.split() != sentence.text.split()
+        yield replace(sentence, other_text=differs)
         index += 1
 
 
@@ -145,9 +192,11 @@ def _blocks(file: Path) -> Iterator[_Block]:
     begun = 0  # the number of the block's first line
     for number, line in enumerate(chain(whole_lines(file), [""]), start=1):
         line = line.rstrip("\r\n")
-        if line:
-            _add(block, line, number)
+        # Blanks are seen by nobody.
+        if line.strip():
             begun = begun or number
+            block.first, block.last = begun, number
+            _add(block, line, number)
             if number - begun == MOST_SENTENCE_LINES:
                 raise HeadwiseError(
                     f"The sentence at line {begun} of '{file}' has more than {MOST_SENTENCE_LINES:,} lines: "
@@ -189,12 +238,11 @@ def _add(block: _Block, line: str, number: int) -> None:
                 raise HeadwiseError(
                     f"{where} has no head: every word of a tree has one, 0 for the root."
                 )
-            relation = row["deprel"]
+            relation = _specified(row["deprel"])
             base = relation.partition(":")[0]
-            lemma = form if row["lemma"] == "_" else row["lemma"]
-            block.words.append(
-                Word(form, lemma, row["upos"], head - 1, base, relation, space_after)
-            )
+            lemma = _specified(row["lemma"], form)
+            upos = _specified(row["upos"])
+            block.words.append(Word(form, lemma, upos, head - 1, base, relation, space_after))
             block.lines.append(number)
         case (int(first), "-", int(last)) if first == count + 1 < last and not _inside_token(block):
             block.tokens[count] = (last, form, space_after)
@@ -211,9 +259,29 @@ def _add(block: _Block, line: str, number: int) -> None:
         block.entities.append((count, is_word, misc["Entity"] or ""))
 
 
+def _specified(value: str, otherwise: str = "") -> str:
+    """The value of a column, where it has one."""
+    return otherwise if value == UNSPECIFIED else value
+
+
 def _inside_token(block: _Block) -> bool:
     """Whether the next word belongs to a multi-word token already: the last one, as they follow each other."""
     return bool(block.tokens) and next(reversed(block.tokens.values()))[0] > len(block.words)
+
+
+def _check_words(block: _Block) -> None:
+    """Raises HeadwiseError where the sentence, or a multi-word token, has '_' in place of its words.
+
+    Some treebanks are published without their text. A single '_' may be a word.
+    """
+    without = len(block.words) > 1 and all(word.form == UNSPECIFIED for word in block.words)
+    tokens = any(form == UNSPECIFIED for _, form, _ in block.tokens.values())
+    if without or tokens:
+        what = "words" if without else "form of its multi-word token"
+        raise HeadwiseError(
+            f"{block.where} has no {what}, only '_': put the text in with the program that comes with the treebank, or "
+            f"leave the sentence out (lines {block.first} to {block.last})."
+        )
 
 
 def _check_tree(block: _Block) -> None:
@@ -222,12 +290,14 @@ def _check_tree(block: _Block) -> None:
     file = block.file
     for end, form, _ in block.tokens.values():
         if end > len(words):
-            raise HeadwiseError(f"{block.where} ends before its multi-word token '{form}' does.")
+            raise HeadwiseError(
+                f"{block.where} ends before its multi-word token '{form}' does: {block.remedy}."
+            )
     for word, line in zip(words, block.lines, strict=True):
         if word.governor >= len(words):
             raise HeadwiseError(
                 f"Line {line} of '{file}' gives '{word.form}' the head {word.governor + 1}, "
-                f"but the sentence has {len(words)} words."
+                f"but the sentence has {len(words)} words: {block.remedy}."
             )
 
     roots = [
@@ -237,14 +307,17 @@ def _check_tree(block: _Block) -> None:
     ]
     if len(roots) != 1:
         named = ", " + " and ".join(roots) if roots else ""
-        raise HeadwiseError(f"{block.where} has {len(roots) or 'no'} roots{named}: a tree has one.")
+        raise HeadwiseError(
+            f"{block.where} has {len(roots) or 'no'} roots{named}, and a tree has one: {block.remedy}."
+        )
     try:
         depths(words)
     except Cycle as error:
         cycle: list[int] = error.args[0]
         forms = " → ".join(f"'{words[index].form}'" for index in [*cycle, cycle[0]])
         raise HeadwiseError(
-            f"Line {block.lines[cycle[0]]} of '{file}' is in a cycle of heads: {forms}."
+            f"Line {block.lines[cycle[0]]} of '{file}' is in a cycle of heads, {forms}: "
+            f"{block.remedy}."
         ) from None
 
 

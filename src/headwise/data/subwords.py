@@ -47,7 +47,7 @@ class Coverage:
 
     used + too_long + unalignable = sentences. In the used sentences: words (after merging), merged_words (lost because
     they share a subword with a neighbour), split_words (of several subwords). In all sentences: subwords (without
-    special tokens) and unknown_subwords (without an entry in the vocabulary).
+    special tokens), unknown_subwords (without an entry in the vocabulary) and other_text (`Annotated.other_text`).
     """
 
     sentences: int = 0
@@ -59,6 +59,7 @@ class Coverage:
     split_words: int = 0
     subwords: int = 0
     unknown_subwords: int = 0
+    other_text: int = 0
 
     @property
     def unknown_share(self) -> float:
@@ -97,6 +98,7 @@ def align_subwords(
             offsets = _offsets_within(offsets, start, start + len(sentence.text))
         inner = [id for id, span in zip(ids, offsets, strict=True) if span is not None]
         coverage.sentences += 1
+        coverage.other_text += sentence.other_text
         coverage.subwords += len(inner)
         coverage.unknown_subwords += inner.count(tokenizer.unk_token_id)
         if len(ids) > max_length:

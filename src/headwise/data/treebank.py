@@ -33,7 +33,8 @@ PARSED_AT_ONCE = 64  # sentences
 
 @dataclass(frozen=True)
 class TreebankSize:
-    """The size of a treebank. A chain is an entity with two mentions or more."""
+    """The size of a treebank. A chain is an entity with two mentions or more. other_text: the sentences whose `# text` is
+    not what their words make."""
 
     sentences: int = 0
     words: int = 0
@@ -42,6 +43,7 @@ class TreebankSize:
     entities: int = 0
     chains: int = 0
     skipped_mentions: int = 0
+    other_text: int = 0
 
 
 class Treebank:
@@ -133,6 +135,7 @@ class Treebank:
                 total["sentences"] += 1
                 total["words"] += len(sentence.words)
                 total["skipped_mentions"] += sentence.skipped_mentions
+                total["other_text"] += sentence.other_text
                 entities.update(mention.entity for mention in sentence.mentions)
             total["documents"] += 1
             total["mentions"] += entities.total()

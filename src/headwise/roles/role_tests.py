@@ -395,6 +395,11 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
             lines.append(
                 f"{text.too_long} of {text.sentences} sentences of the {name} are too long and were left out."
             )
+        if text.other_text:
+            lines.append(
+                f"{text.other_text} of {text.sentences} sentences of the {name} are other words or blanks than their "
+                "'# text' (SpaceAfter=No may be missing): the words are what was read."
+            )
         if text.unalignable:
             lines.append(
                 f"{text.unalignable} of {text.sentences} sentences of the {name} lose words in the tokenizer."

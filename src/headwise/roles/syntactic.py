@@ -38,8 +38,8 @@ def attachment(passage: Passage) -> Probe:
 
 
 def dependencies(passage: Passage) -> Iterator[tuple[int, int, int, str]]:
-    """Sentence, dependent, governor and relation of every word with a governor."""
+    """Sentence, dependent, governor and relation of every word with a governor and a relation."""
     for number, sentence in enumerate(passage.sentences):
         for index, word in enumerate(sentence.words):
-            if word.governor >= 0:
+            if word.governor >= 0 and word.relation:
                 yield number, index, word.governor, word.relation
