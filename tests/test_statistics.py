@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -499,3 +500,16 @@ def test_few_sentences_prove_little() -> None:
     p = jackknife_p(np.full((5, 1, 1), 3.0), np.full((5, 1, 1), 3.0))
     assert p[0, 0] == 0.5**5
     assert jackknife_p(np.ones((1, 1, 1)), np.ones((1, 1, 1)))[0, 0] == 1
+
+
+def test_a_share_of_hardly_any_member_is_quiet() -> None:
+    """A head that gives words 0.1 % of its weight: the t quantile of so few members is 1e152, and too large for its
+    square times the members of clusters that are nearly alike."""
+    counts = np.array([[0.3], [0.3], [0.4]])
+    right = counts * np.array([[0.5], [0.5001], [0.5002]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        low, high = clustered_proportion_interval(right, counts)
+    # Never more members than there are.
+    expected = proportion_interval(right.sum(0), counts.sum(0))
+    assert low == pytest.approx(expected[0]) and high == pytest.approx(expected[1])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.core.heads import HeadMap
 from headwise.data.annotated import Annotated, mention
+from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.roles.causal import no_effects
 from headwise.roles.coreference import coreference, matching_words
@@ -22,7 +23,7 @@ from headwise.roles.positional import positional
 from headwise.roles.probe import AnswerSums, Probe, together
 from headwise.roles.rare import rare
 from headwise.roles.role import NO_ROLE
-from headwise.roles.role_tests import DRAWS, compare_texts, drawn_again
+from headwise.roles.role_tests import DRAWS, compare_texts, drawn_again, warnings
 from headwise.roles.syntactic import syntactic
 from roles.handmade import answered, first_subword, in_subwords, looking, random_weights
 
@@ -224,3 +225,29 @@ def test_a_head_that_gives_words_no_weight_has_no_role_by_its_largest_weight(
     # templates ask a head to look up where it rests elsewhere, and a sink is what it is
     assert {"s-inhibition", "sink"} <= set(found.index)
     assert found["on_words"].to_numpy() == pytest.approx(on_words)
+
+
+def test_a_head_that_rests_on_special_tokens_makes_no_measure_rare() -> None:
+    """What is too rare is counted in tokens and sentences; what the sink would be is said of the head."""
+    rows = []
+    for head, on_words, value in ((0, 0.01, 0.99), (1, 0.9, 0.3)):
+        facts = {"kind": "encoder-self", "layer": 0, "head": head, "n": 7_000, "units": 200}
+        for measure, of_measure in (("positional.-1", value), ("sink", 1 - on_words)):
+            rows.append(
+                facts | {"measure": measure, "value": of_measure, "baseline": 0.1, "p": 0.0}
+            )
+    table = pd.DataFrame(rows)
+    tests = compare_halves(table, table)
+    assert tests["enough"].all() and not warnings({}, tests)
+    roles = find(table, tests)
+    assert "positional.-1" not in {*roles["measure"]}
+    lines = missing_roles(table, roles, tests, no_effects(roles))
+    (line,) = (one for one in lines if "no head for positional −1 (" in one)
+    assert "0/0 reaches 0.99, but gives words 1.0% of its weight, 5% are needed" in line
+
+
+def test_other_text_is_said() -> None:
+    coverage = {"treebank": Coverage(sentences=9, used=9, other_text=2)}
+    nothing = pd.DataFrame({"measure": [], "n": [], "n_again": [], "enough": []}, dtype=float)
+    (line,) = warnings(coverage, nothing)
+    assert line.startswith("2 of 9 sentences of the treebank are other words or blanks")

@@ -182,7 +182,8 @@ def clustered_proportion_interval(
     with_right = effective_units(counts * (right > 0))
     with_wrong = effective_units(counts * (right < counts))
     known = np.minimum(clusters - 1, np.minimum(with_right, with_wrong))
-    with np.errstate(invalid="ignore", divide="ignore"):
+    # Of hardly any member the quantile is beyond all numbers, and the least of both is n.
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         share = right.sum(0) / n
         between = jackknife_variance(right, counts)
         effective = share * (1 - share) / between

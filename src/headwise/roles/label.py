@@ -40,23 +40,20 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     """The tests of both halves side by side: a row per head and measure that can be a role.
 
     first, second: `AnswerSums.table` of each half. Columns `value`, `n`, `units`, `baseline`, `p` of the first half,
-    with `_again` behind those of the second. `enough`: whether both halves have enough tokens and sentences. p and
-    p_again are corrected: p over all rows with enough, p_again over those that passed on the first half; NaN elsewhere.
-    `confirmed`: whether the role holds on both halves.
+    with `_again` behind those of the second. `enough`: whether both halves have enough tokens and sentences. `on_words`:
+    the weight of the head on words, on the half with less of it. A row is tested where there is enough, a baseline,
+    and, for a role by the largest weight, LEAST_ON_WORDS. p and p_again are corrected: p over all tested rows, p_again
+    over those that passed on the first half; NaN elsewhere. `confirmed`: whether the role holds on both halves.
     """
     rows = first.merge(second, on=KEY, suffixes=("", "_again"))
     rows = rows[rows["measure"].map(role_of).notna()].reset_index(drop=True)
-    passed = pd.Series(True, rows.index)
+    rows["enough"] = True
     for end in HALVES:
-        passed &= (rows[f"n{end}"] >= ENOUGH_SUPPORT[0]) & (
-            rows[f"units{end}"] >= ENOUGH_SUPPORT[1]
-        )
+        rows["enough"] &= supported(rows[f"n{end}"], rows[f"units{end}"])
+    rows["on_words"] = np.fmin(weight_on_words(rows, first), weight_on_words(rows, second))
+    passed = rows["enough"] & ~looks_elsewhere(rows)
+    for end in HALVES:
         passed &= rows[f"baseline{end}"].notna()
-    for half in (first, second):
-        on_words = weight_on_words(rows, half)
-        rests = rows["measure"].map(lambda measure: tested_by(measure).rests_on_weight)
-        passed &= ~(rests & (on_words < LEAST_ON_WORDS))
-    rows["enough"] = passed
     for end in HALVES:
         p = rows[f"p{end}"].where(passed)
         if passed.any():
@@ -66,6 +63,17 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
         passed &= (p <= FALSE_ROLES) & (rows[f"value{end}"] >= thresholds(rows, end))
     rows["confirmed"] = passed
     return rows
+
+
+def supported(tokens: pd.Series, sentences: pd.Series) -> pd.Series:
+    """Whether a measure asks about enough tokens, in enough sentences."""
+    return (tokens >= ENOUGH_SUPPORT[0]) & (sentences >= ENOUGH_SUPPORT[1])
+
+
+def looks_elsewhere(rows: pd.DataFrame) -> pd.Series:
+    """Whether a role counts the largest weights, and the head gives words nearly nothing."""
+    rests = rows["measure"].map(lambda measure: tested_by(measure).rests_on_weight)
+    return rests & (rows["on_words"] < LEAST_ON_WORDS)
 
 
 def weight_on_words(rows: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
@@ -223,6 +231,8 @@ def why_missing(here: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame, m
     name = f"{best['kind']}/{best['layer']}/{best['head']} reaches {best['value']:.2f}"
     if best["value"] < needed:
         return f"{name}, {needed:.2f} is needed"
+    if looks_elsewhere(halves).any():
+        return f"{name}, but gives words {half['on_words']:.1%} of its weight, {LEAST_ON_WORDS:.0%} are needed"
     for end, half_name in HALVES.items():
         needed = threshold(measure, half[f"baseline{end}"])
         if half[f"value{end}"] < needed:

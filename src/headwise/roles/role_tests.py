@@ -42,6 +42,7 @@ from headwise.roles.label import (
     labels,
     missing_roles,
     patterns,
+    supported,
 )
 from headwise.roles.observation import ByHalf, CountWords, RoleOptions, subject_of, uncounted
 from headwise.roles.probe import AnswerSums, together
@@ -330,21 +331,21 @@ def conclude(
     whole = [together(both) for both in halves]
     scores = pd.concat([answers.table(seed) for answers in whole], ignore_index=True)
     heads = heads.only(dict.fromkeys(scores["kind"]))
-    supported = (scores["n"] >= ENOUGH_SUPPORT[0]) & (scores["units"] >= ENOUGH_SUPPORT[1])
+    enough = supported(scores["n"], scores["units"])
     tests = compare_texts(halves)
     draws = [] if seed is None else drawn_again(whole, seed)
     # Where heads look comes first: what depends on them is measured for these alone.
-    looking = find(scores[supported], tests, draws)
+    looking = find(scores[enough], tests, draws)
     causal = effects(looking)
     confirmed = needed_effects(looking, causal)
     return Roles(
         heads=heads,
-        table=scores.loc[supported, list(COLUMNS)].reset_index(drop=True),
+        table=scores.loc[enough, list(COLUMNS)].reset_index(drop=True),
         roles=confirmed,
         labels=labels(heads, confirmed),
         patterns=patterns(heads, confirmed),
         absent=missing_roles(scores, confirmed, tests, causal),
-        low_support=sorted(set(scores["measure"]) - set(scores.loc[supported, "measure"])),
+        low_support=sorted(set(scores["measure"]) - set(scores.loc[enough, "measure"])),
         coverage=coverage,
         warnings=warnings(coverage, tests),
         causal=causal,
