@@ -78,6 +78,10 @@ def as_rows(given: Any) -> Any:
     if hasattr(given, "to_dicts"):
         return given.to_dicts()  # of polars
     if hasattr(given, "columns") and hasattr(given, "to_dict"):
+        # Of pandas, which would keep the last of two columns of one name.
+        names = [str(name) for name in given.columns]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise HeadwiseError(f"The table has two columns '{min(twice)}': rename one of them.")
         return given.to_dict("records")
     for name in ("to_list", "tolist"):
         if hasattr(given, name):

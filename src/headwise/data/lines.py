@@ -20,6 +20,7 @@ from headwise.core.folders import LONGEST_NAME, as_path
 
 GZIP = b"\x1f\x8b"
 POINTER = b"version https://git-lfs"
+JSON_LINES = ".jsonl", ".json", ".ndjson"  # endings of files with a JSON object a line
 LARGEST_POINTER = 1024  # bytes, by the specification of git-lfs
 PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
 # Bytes of a line: a gzip file of 3 MB may contain a line of 3 GB.
@@ -146,7 +147,12 @@ def named_table(spec: Any) -> str | PathLike[str] | None:
 
 def is_table(file: Path) -> bool:
     """Whether a name ends like that of a table with named columns."""
-    return file.name.lower().removesuffix(".gz").endswith((".tsv", ".csv", ".jsonl"))
+    return ends_with(file, ".tsv", ".csv", *JSON_LINES)
+
+
+def ends_with(file: str | PathLike[str], *endings: str) -> bool:
+    """Whether a name has one of these endings, before that of gzip."""
+    return Path(file).name.lower().removesuffix(".gz").endswith(endings)
 
 
 def _is_listed(name: str) -> bool:

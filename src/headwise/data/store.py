@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 ROWS_AT_ONCE = 1000  # rows written at a time: at most 2 GB, since a line has at most 1 MiB
-FORMAT = 1  # part of every cache key: raise it when the same input would be stored differently
+# A character that is seen: a line of zero-width characters alone is blank, too.
+_SEEN = re.compile(r"[^\s\u200b-\u200f\u2060\ufeff\u00ad]")
+FORMAT = 2  # part of every cache key: raise it when the same input would be stored differently
 
 
 class AnyText(ABC):
@@ -223,7 +226,7 @@ def _write_arrow(
     def kept() -> Iterator[tuple[str, ...]]:
         nonlocal blank
         for number, row in enumerate(rows, start=1):
-            if not all(row):
+            if not all(map(_SEEN.search, row)):
                 blank += 1
                 continue
             try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from numbers import Real
 from os import PathLike
@@ -21,6 +22,8 @@ from urllib.parse import parse_qs
 from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
 from headwise.core.heads import as_rows
 from headwise.data.lines import (
+    JSON_LINES,
+    ends_with,
     existing_file,
     is_table,
     named_table,
@@ -28,6 +31,7 @@ from headwise.data.lines import (
     side_files,
     whole_lines,
 )
+from headwise.data.plain import sentence_lines
 from headwise.data.store import StoredText, file_key
 
 if TYPE_CHECKING:
@@ -60,15 +64,12 @@ class Text(StoredText):
     @classmethod
     def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
         """The sentences of a file, gzip or plain: a sentence a line, or the column `text` of a table (.tsv, .csv,
-        .jsonl). `cache`: a folder for the memory-mapped copy."""
+        .jsonl). `cache`: a folder for the memory-mapped copy. Raises HeadwiseError for a file that begins as another
+        format (mark-up, JSON, trees, subtitles)."""
         file = existing_file(path)
         if is_table(file):
             return _read_table(cls, file, cache)
-        if file.name.removesuffix(".gz").endswith(".conllu"):
-            raise HeadwiseError(
-                f"'{file}' is a treebank, and plain text is needed here: give the trees with --treebank."
-            )
-        lines = ((line,) for line in read_lines(file))
+        lines = ((line,) for line in sentence_lines(file))
         return cls._write(lines, file.name, cache, file_key("text", file))
 
     @classmethod
@@ -188,10 +189,9 @@ class ParallelText(TextRows):
         (name,) = spec
         if _is_dataset(name):
             return _read_dataset(cls, name, cache)
-        kind = Path(name).name.lower().removesuffix(".gz")
-        if kind.endswith(".tsv"):
+        if ends_with(name, ".tsv"):
             return cls.from_tsv(name, cache)
-        if kind.endswith(".jsonl"):
+        if ends_with(name, *JSON_LINES):
             return cls.from_jsonl(name, cache=cache)
         raise HeadwiseError(
             f"The format of the parallel text '{name}' is not clear: "
@@ -215,7 +215,10 @@ class ParallelText(TextRows):
 
     @classmethod
     def from_tsv(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
-        """One pair a line, source and target separated by one tab; quotes are ordinary characters; gzip or plain."""
+        """One pair a line, source and target separated by one tab; quotes are ordinary characters; gzip or plain.
+
+        A first line that is `source` and `target`, in either order, names the columns.
+        """
         file = existing_file(path)
         return cls._write(_tsv_rows(file), file.name, cache, file_key("tsv", file))
 
@@ -384,13 +387,13 @@ def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None)
 
 def records_of(file: Path, *keys: str) -> Records:
     """The records of a table with named columns, and where each stands. keys: what a blank line of .jsonl has, blank."""
-    if file.name.lower().removesuffix(".gz").endswith(".jsonl"):
+    if ends_with(file, *JSON_LINES):
         return _json_records(file, *keys)
     return _table_records(file)
 
 
 def _table_records(file: Path) -> Records:
-    tabs = file.name.lower().removesuffix(".gz").endswith(".tsv")
+    tabs = ends_with(file, ".tsv")
     reader = csv.reader(
         whole_lines(file),
         delimiter="\t" if tabs else ",",
@@ -409,6 +412,7 @@ def _table_records(file: Path) -> Records:
             raise HeadwiseError(f"{where} is no line of a table ({error}).") from error
         if columns is None:
             columns = row
+            refuse_same_names(columns, f"'{file}'")
         elif row and len(row) != len(columns):
             raise HeadwiseError(
                 f"{where} has another number of columns than the first line, which names "
@@ -431,8 +435,8 @@ def _cells(
 
 
 def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    sources = read_lines(source)
-    targets = read_lines(target)
+    sources = sentence_lines(source)
+    targets = sentence_lines(target)
     for number, (left, right) in enumerate(zip_longest(sources, targets), start=1):
         if left is None or right is None:
             source_count = number - 1 if left is None else number + sum(1 for _ in sources)
@@ -445,6 +449,7 @@ def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 
 def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
+    turned = False  # the target is the first column
     for number, line in enumerate(whole_lines(file), start=1):
         sides = line.split("\t") if line.strip() else ["", ""]
         if len(sides) != 2:
@@ -452,7 +457,11 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
                 f"Line {number} of '{file}' has {len(sides)} columns: "
                 "there must be 2, source and target, with a tab between them."
             )
-        yield sides[0].strip(), sides[1].strip()
+        source, target = sides[0].strip(), sides[1].strip()
+        if number == 1 and {source, target} == {*ParallelText.columns}:
+            turned = source == ParallelText.columns[1]
+        else:
+            yield (target, source) if turned else (source, target)
 
 
 def _json_records(file: Path, *keys: str) -> Records:
@@ -460,7 +469,9 @@ def _json_records(file: Path, *keys: str) -> Records:
     for number, line in enumerate(read_lines(file), start=1):
         where = f"Line {number} of '{file}'"
         try:
-            record = json.loads(line) if line else dict.fromkeys(keys, "")
+            record = dict.fromkeys(keys, "")
+            if line:
+                record = json.loads(line, object_pairs_hook=partial(_object, where))
         except (ValueError, RecursionError) as error:  # also: a number of more than 4,300 digits
             raise HeadwiseError(
                 f"{where} is not JSON ({error}): write one object a line."
@@ -469,6 +480,19 @@ def _json_records(file: Path, *keys: str) -> Records:
             fields = ", ".join(f'"{key}": ...' for key in keys)
             raise HeadwiseError(f"{where} is not a JSON object: write {{{fields}}} a line.")
         yield record, where
+
+
+def _object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON."""
+    refuse_same_names([name for name, _ in pairs], where)
+    return dict(pairs)
+
+
+def refuse_same_names(names: Sequence[str], where: str) -> None:
+    """Raise HeadwiseError for two columns of one name: which of them is meant?"""
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise HeadwiseError(f"{where} has two columns '{twice}': rename one of them.")
 
 
 def _dataset_records(dataset: Dataset, name: str, keys: Sequence[str]) -> Records:

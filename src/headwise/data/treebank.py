@@ -25,6 +25,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll import read_conllu
 from headwise.data.lines import existing_file, named_files, read_lines
+from headwise.data.plain import sentence_lines
 from headwise.data.store import file_key, part_file, scratch_folder
 
 __all__ = ["Annotated", "TreebankSize", "Mention", "Treebank", "Word"]
@@ -200,7 +201,7 @@ def _pipeline(stanza: Any, language: str, file: Path) -> Any:
 
 def _parsed(pipeline: Any, file: Path) -> Iterator[str]:
     """The CoNLL-U text, sentence after sentence."""
-    numbered = ((number, line) for number, line in enumerate(read_lines(file), start=1) if line)
+    numbered = ((number, line) for number, line in enumerate(sentence_lines(file), start=1) if line)
     while batch := list(islice(numbered, PARSED_AT_ONCE)):
         documents = pipeline.bulk_process([line for _, line in batch])
         for (number, line), document in zip(batch, documents, strict=True):

@@ -14,7 +14,7 @@ from rich.console import Console
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import Search
 from headwise.core.progress import Progress, write
-from headwise.data.lines import existing_file, is_table, read_lines
+from headwise.data.plain import LOOKED_AT, refuse_other_formats, sentence_lines
 from headwise.faces.cli.arguments import TEXT_OPTIONS, Device, Dtype, ModelName, Quiet
 from headwise.faces.cli.fields import SEARCH_OPTIONS, given_search, takes_fields
 
@@ -67,7 +67,7 @@ def lab(
     hears = text is not None and task_class(model).reads_audio
     lines: list[str] = []
     if text and not hears:
-        every = filter(str.strip, read_lines(existing_file(text)))
+        every = filter(str.strip, sentence_lines(text))
         lines = list(islice(every, MOST_SENTENCES_TO_PICK))
     session = Session.open(model, device, trees, lines, text if hears else None)
     if not quiet:
@@ -103,11 +103,7 @@ def translate(
     if out:
         # An --out that is the text itself is refused while the text is still there.
         output_file(out, [text])
-    if is_table(text):
-        raise HeadwiseError(
-            f"'{text}' is a table, and translate reads a sentence a line: give a file with sentences alone."
-        )
-    lines = list(read_lines(text)) if text != Path("-") else standard_input()
+    lines = list(sentence_lines(text)) if text != Path("-") else standard_input()
     loaded = hw.load(model, device, dtype=dtype)
     progress = Progress(quiet or len(lines) < MANY_SENTENCES)
     translations = []
@@ -129,7 +125,9 @@ def standard_input() -> list[str]:
         raise HeadwiseError(
             f"Standard input is not UTF-8 ({error.reason} at byte {error.start + 1})."
         ) from None
-    return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
+    lines = [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
+    refuse_other_formats("Standard input", lines[:LOOKED_AT])
+    return lines
 
 
 def families(

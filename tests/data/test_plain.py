@@ -1,0 +1,123 @@
+"""Files with a sentence a line: what is none is refused, whatever its name; sentences that look odd are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from headwise.core.heads import as_rows
+from headwise.data.sentence_pairs import SentencePairs
+from headwise.data.text import LabelledText, ParallelText, Text
+from refusals import refuses
+
+SGM = '<srcset setid="newstest" srclang="any">\n<doc docid="a">\n<seg id="1">It rains.</seg>\n'
+TMX = '<?xml version="1.0" encoding="UTF-8" ?>\n<tmx version="1.4">\n<tuv><seg>It rains.</seg></tuv>\n'
+CONLLU = "1\tCats\tcat\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsleep\tsleep\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+OTHER_FORMATS = {
+    "set.sgm": (SGM, "mark-up"),
+    "a.tmx": (TMX, "mark-up"),
+    "one-line.tmx": ('<tmx version="1.4"><header/><body></body></tmx>\n', "mark-up"),
+    "a.xml": ("\n<!-- made by me -->\n<a/>\n", "mark-up"),
+    "corpus.txt": ("<text>\n".replace("text", "corpus") + "It rains.\n", "mark-up"),
+    "page.html": ("<!DOCTYPE html>\n<html>\n", "mark-up"),
+    "segments.txt": ('<seg id="1">It rains.</seg>\n<seg id="2">A cat.</seg>\n', "mark-up"),
+    "lines.txt": ('{"text": "The cat sleeps."}\n{"text": "It rains."}\n', "JSON … .jsonl"),
+    "list.txt": ('[{"text": "The cat sleeps."}]\n', "JSON"),
+    "notebook.ipynb": (json.dumps({"cells": []}, indent=1), "JSON"),
+    "trees.txt": ("# sent_id = 1\n# text = Cats sleep\n" + CONLLU, "a treebank … --treebank"),
+    "trees.conllu": (CONLLU, "a treebank … --treebank"),
+    "pairs.txt": ("It rains.\tIl pleut.\nA cat.\tUn chat.\n", "a table … .tsv"),
+    "header.txt": ("text,label\nIt rains.,1\n", "a table … .csv"),
+    "film.srt": ("1\n00:00:01,000 --> 00:00:02,500\nIt rains.\n", "subtitles"),
+    "film.vtt": ("WEBVTT\n\n00:01.000 --> 00:02.500\nIt rains.\n", "subtitles"),
+    "app.po": ('msgid ""\nmsgstr ""\n"Language: fr\\n"\n', "a catalogue of gettext"),
+    "a.pdf": ("%PDF-1.7\n", "a PDF"),
+    "a.rtf": ("{\\rtf1\\ansi\n", "RTF"),
+    "wide.txt": ("It rains.\n".encode("utf-16-le").decode("latin-1"), "UTF-16 … save it as UTF-8"),
+}
+
+
+def write(folder: Path, name: str, content: str) -> Path:
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_other_formats_are_refused_on_either_side(tmp_path: Path, name: str) -> None:
+    content, words = OTHER_FORMATS[name]
+    path = write(tmp_path, name, content)
+    plain = write(tmp_path, "plain.en", "It rains.\n" * content.count("\n"))
+    for call in (
+        lambda: Text.read(path),
+        lambda: ParallelText.read(path, plain),
+        lambda: ParallelText.read(plain, path),
+    ):
+        refuses(call, f"'{path}' is {words.replace(' … ', ', and plain text is needed here: … ')}")
+
+
+SENTENCES = [
+    "<unk> is a piece.",
+    "<i>It rains.</i>",
+    '<a href="x.html">Here</a> you see it.',
+    "<2pt> It rains.",
+    "[Applause]",
+    "[1]",
+    "{name} has left",
+    "# A heading",
+    "a\tb",
+    "Text, label, source",
+    "10:30 to 11:30 --> late",
+    "1",
+]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_sentence_may_look_odd(tmp_path: Path, sentence: str) -> None:
+    path = write(tmp_path, "odd.en", f"\n{sentence}\nIt rains.\n")
+    assert list(Text.read(path)) == [sentence, "It rains."]
+
+
+def test_json_lines_are_read_whatever_their_ending(tmp_path: Path) -> None:
+    """As `Dataset.to_json` writes them into `.json`."""
+    rows = '{"text": "It rains.", "label": 1}\n{"text": "A cat.", "label": 0}\n'
+    pairs = '{"source": "It rains.", "target": "Il pleut."}\n'
+    for ending in ("json", "jsonl", "ndjson"):
+        assert list(Text.read(write(tmp_path, f"a.{ending}", rows))) == ["It rains.", "A cat."]
+        assert len(LabelledText.open(write(tmp_path, f"b.{ending}", rows))) == 2
+        assert ParallelText.open(write(tmp_path, f"c.{ending}", pairs))[0][1] == "Il pleut."
+    scored = '{"sentence1": "a", "sentence2": "b", "score": 3}\n'
+    assert len(SentencePairs.open(write(tmp_path, "d.json", scored))) == 1
+    whole = write(tmp_path, "whole.json", json.dumps([{"text": "It rains."}]))
+    refuses(lambda: Text.read(whole), "is not a JSON object")
+
+
+def test_a_first_line_of_names_is_no_pair(tmp_path: Path) -> None:
+    """As pandas' `to_csv(sep="\\t")` writes it; the names say which side is which."""
+    frame = pd.DataFrame({"source": ["It rains.", "source"], "target": ["Il pleut.", "target"]})
+    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False)
+    frame[["target", "source"]].to_csv(tmp_path / "b.tsv", sep="\t", index=False)
+    expected = list(frame.itertuples(index=False, name=None))
+    for name in ("a.tsv", "b.tsv"):
+        assert list(ParallelText.open(str(tmp_path / name))) == expected
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    for name, content in {
+        "a.csv": "text,label,label\nIt rains.,1,0\n",
+        "a.tsv": "text\tlabel\tlabel\nIt rains.\t1\t0\n",
+        "a.jsonl": '{"text": "It rains.", "label": 1, "label": 0}\n',
+    }.items():
+        path = write(tmp_path, name, content)
+        refuses(lambda path=path: LabelledText.open(path), "has two columns 'label'")
+    frame = pd.DataFrame([["It rains.", 1, 0]], columns=["text", "label", "label"])
+    refuses(lambda: as_rows(frame), "has two columns 'label'")
+
+
+def test_a_line_of_characters_that_nobody_sees_is_blank(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.en", "It rains.\n\u200b\n\ufeff\u200d \nनमस्\u200dते\n")
+    text = Text.read(path)
+    assert list(text) == ["It rains.", "नमस्\u200dते"] and text.blank == 2
