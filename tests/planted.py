@@ -206,8 +206,8 @@ DEFECTS = (
     ),
     Defect(
         "pruning/prune.py",
-        "measured = measure(model.task, dev_batches, masks, cut if options.compensate else None)",
-        "measured = measure(model.task, dev_batches, masks)",
+        "measured = model.task.answers(dev_batches, masks, cut if apart else None, whole)",
+        "measured = model.task.answers(dev_batches, masks, None, whole)",
         "ignored option: the choice is made without compensation",
     ),
     Defect(

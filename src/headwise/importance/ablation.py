@@ -18,20 +18,16 @@ from torch import Tensor, nn
 
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
-from headwise.core.options import Search
 from headwise.core.progress import unreported
-from headwise.data.text import ParallelText
 from headwise.importance.gradient import exchanged, traced, tracing
 from headwise.importance.measurement import Measurement
 from headwise.importance.paths import Receivers, along_paths
 from headwise.importance.sample import Sample
 from headwise.importance.work import work_on
-from headwise.models.attention import AttentionCall, Discovery, evaluating, keeping
+from headwise.models.attention import AttentionCall, Discovery, evaluating
 from headwise.models.attention.removal import with_others
 from headwise.models.attention.reuse import Trial
 from headwise.models.attention.sides import sides_of_site
-from headwise.models.decoding.bleu import translation_answers
-from headwise.models.decoding.translator import Generate, translate
 from headwise.models.evaluation.corrupted_outputs import corrupted_outputs, swapped
 from headwise.models.evaluation.mean_outputs import mean_outputs, position_means, positions
 from headwise.models.evaluation.recorded_batch import RecordedBatch
@@ -307,21 +303,15 @@ def bleu_drops(model: Model, batches: Batches) -> Measurement:
     Above 0, the head was of use. 95 % intervals by paired bootstrap; n counts sentences. The text is translated by beam
     search once for every head and once for the whole model; several processes share the heads.
     """
-    assert isinstance(batches.text, ParallelText)
-    sources = list(batches.text.sources)
-    references = list(batches.text.targets)
     state = PartialState()
-    heads = list(model.heads)
-    # not CTranslate2, which knows no silent heads
-    writer = Generate(model.hf, model.tokenizer)
-    search = Search()
-    whole = translate(writer, sources, search)[0]
+    heads = list(model.heads)[state.process_index :: state.num_processes]
+    full = HeadMask.full(model.heads)
+    text = model.task.quality_batches(batches.text, batches.progress)
+    answers = model.task.answers(text, [full.without([head]) for head in heads])
 
     rows: list[dict[str, Any]] = []
-    for head in heads[state.process_index :: state.num_processes]:
-        with keeping(model.hf, model.discovery, HeadMask.full(model.heads).without([head])):
-            lines = translate(writer, sources, search)[0]
-        drop = translation_answers([lines, whole], references).change(1)
+    for place, head in enumerate(heads, start=1):
+        drop = answers.change(0, to=place)
         rows.append(
             {
                 **head._asdict(),
@@ -329,10 +319,9 @@ def bleu_drops(model: Model, batches: Batches) -> Measurement:
                 "value": drop.value,
                 "low": drop.low,
                 "high": drop.high,
-                "n": len(sources),
+                "n": len(text.data),
                 "units": drop.units,
             }
         )
-        batches.progress(len(rows) * state.num_processes / len(heads), f"without {head}")
     # heads were dealt out in turn, so the first of every process come first
     return Measurement(rows=gather_batches(rows))

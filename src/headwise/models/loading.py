@@ -62,7 +62,7 @@ from headwise.models.placement import (
     stored_weights,
 )
 from headwise.models.tasks import Task
-from headwise.models.tasks import class_of_task as class_of_task
+from headwise.models.tasks.task_table import class_of_task
 
 # Weights of BERT's other task, in files of its encoder: nothing here computes with them.
 UNUSED = re.compile(r"(^|\.)(pooler|seq_relationship|sop_classifier)\.")

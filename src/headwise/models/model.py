@@ -40,7 +40,8 @@ from headwise.models.model_files import (
     refuse_other_models,
     replace_model,
 )
-from headwise.models.tasks import Task, task_of
+from headwise.models.tasks import Task
+from headwise.models.tasks.task_table import task_of
 
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 

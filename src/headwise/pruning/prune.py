@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
+from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
 from headwise.core.layout import HeadMask
-from headwise.core.options import Gates, Greedy, Search, TopK, Training, several, too_few
-from headwise.core.progress import Report, part, silent, turn
+from headwise.core.options import Gates, Greedy, TopK, Training, several, too_few
+from headwise.core.progress import Report, part
 from headwise.core.units import left_by_step, units
-from headwise.data.text import ParallelText
 from headwise.models.attention.offload import refuse_offloaded
-from headwise.models.decoding.bleu import translation_answers
-from headwise.models.decoding.translator import translate
 from headwise.models.evaluation.mean_outputs import mean_outputs
-from headwise.models.evaluation.measure import measure
 from headwise.models.model import Model
-from headwise.models.tasks import AnyText
+from headwise.models.tasks import AnyText, Task
 from headwise.models.tasks.own_translations import LIKE_OWN
 from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.fine_tuning import tune, tuned_further
 from headwise.pruning.gate_training import Pruned, train_gates, updates_of
 from headwise.pruning.gates import HardConcrete, PenaltyGates, glorot_uniform
-from headwise.pruning.greedy import Losses, mask_without, most_within, removal_order, removal_score
+from headwise.pruning.greedy import mask_without, most_within, removal_order, removal_score
 from headwise.pruning.removal_scores import removal_scores
 from headwise.pruning.target_count import WITHIN, CountedGates, settle_share
 from headwise.pruning.top_k import TopGates
@@ -153,8 +150,8 @@ def greedy_mask(
     order = removal_order(score, options)
     means = means_on(model, text) if options.compensate else None
 
-    def cut(mask: HeadMask) -> Model:
-        return model.remove(mask, means=means, grow=True)
+    def cut(mask: HeadMask) -> Task:
+        return model.remove(mask, means=means, grow=True).task
 
     def without(removed: int) -> HeadMask:
         return mask_without(model.heads, order, removed)
@@ -164,19 +161,24 @@ def greedy_mask(
     total = model.heads.only(options.kinds or model.heads.kinds).total
     steps = [total - left for left in left_by_step(model.heads, options)]
     rest = part(progress, 0.5, 1.0)
-    if model.task.generates:
-        assert isinstance(dev, ParallelText)
-        losses = lost_bleu(model, dev, options, lambda removed: cut(without(removed)), rest)
-    else:
-        dev_batches = model.task.quality_batches(dev, rest)
+    translates = model.task.generates
+    # CTranslate2 knows no silent heads, so translations are those of smaller models.
+    apart = translates or options.compensate
+    dev_batches = model.task.quality_batches(dev, rest, options.search)
+    whole: Answers | None = None
 
-        def losses(numbers: Sequence[int]) -> list[float]:
-            masks = [without(removed) for removed in numbers]
-            measured = measure(model.task, dev_batches, masks, cut if options.compensate else None)
-            # Place 0 is the whole model, which all others are compared with.
-            changes = [measured.difference(place) for place in range(1, len(masks) + 1)]
-            # A gain is a negative loss; of perplexity less is better.
-            return [-measured.quality.better * change for change in changes]
+    def losses(numbers: Sequence[int]) -> list[float]:
+        nonlocal whole
+        masks = [without(removed) for removed in numbers]
+        measured = model.task.answers(dev_batches, masks, cut if apart else None, whole)
+        whole = measured.of(0)
+        limit = options.max_drop
+        if translates and limit is not None and limit > whole.value():
+            warnings.warn(too_generous("max_drop", limit, whole.value()), stacklevel=5)
+        # Place 0 is the whole model, which all others are compared with.
+        changes = [measured.difference(place) for place in range(1, len(masks) + 1)]
+        # A gain is a negative loss; of perplexity less is better.
+        return [-measured.quality.better * change for change in changes]
 
     return without(most_within(order, steps, losses, options.max_drop)), means
 
@@ -184,38 +186,6 @@ def greedy_mask(
 def means_on(model: Model, text: AnyText) -> dict[Site, Tensor]:
     """The mean outputs of heads on a text, on its first sentences where it is long."""
     return mean_outputs(model.hf, model.discovery, model.task.batches(text.head(MEANS)).intact())
-
-
-def lost_bleu(
-    model: Model,
-    dev: ParallelText,
-    options: Greedy,
-    cut: Callable[[int], Model],
-    progress: Report,
-) -> Losses:
-    """A function that gives the BLEU that models lose on dev. cut: makes the model without that number of heads."""
-    search = options.search or Search()
-    sources = list(dev.sources)
-    references = list(dev.targets)
-
-    def translated(some: Model, share: Report) -> list[str]:
-        return translate(some.translator(search.engine), sources, search, share)[0]
-
-    of_whole = translated(model, silent)
-    whole = translation_answers([of_whole], references).value()
-    assert options.max_drop is not None
-    if options.max_drop > whole:
-        warnings.warn(too_generous("max_drop", options.max_drop, whole), stacklevel=5)
-
-    def losses(numbers: Sequence[int]) -> list[float]:
-        found = []
-        for place, removed in enumerate(numbers):
-            share = turn(progress, place, len(numbers))
-            lines = translated(cut(removed), share)
-            found.append(whole - translation_answers([lines], references).value())
-        return found
-
-    return losses
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

@@ -325,11 +325,11 @@ def pairs_for(
     HeadwiseError for one-sided text of other models."""
     if not isinstance(text, Text):
         return text
-    if not model.task.generates:
+    pairs = model.task.completed(text, progress, outline)
+    if not isinstance(pairs, ParallelText):
         raise HeadwiseError(
             f"{model.name} is {model.task.noun}, and {text.name} has one side: give sentence pairs (two files)."
         )
-    pairs: ParallelText = model.task.completed(text, progress, outline)
     return pairs
 
 

@@ -63,7 +63,7 @@ class Transcription(Task):
     def encoded(self, text: Speech) -> EncodedSpeech:
         return EncodedSpeech(self, text)
 
-    def answers(self, batches: Batches) -> Answers:
+    def own_answers(self, batches: Batches) -> Answers:
         return answer_recordings(self, batches)
 
     def save_processor(self, folder: Path) -> None:

@@ -4,7 +4,6 @@ one."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,13 @@ from headwise.core.answers import Answers, read_answers
 from headwise.core.folders import below, write_text
 from headwise.core.layout import HeadMask
 from headwise.core.measured import choose_smallest
-from headwise.core.qualities import BLEU, CHRF, WORD_ERROR_RATE, Number, QualityMeasure
+from headwise.core.qualities import WORD_ERROR_RATE, Number
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
-from headwise.models.decoding.bleu import translation_answers
-from headwise.models.decoding.translator import speeds, translate
-from headwise.models.evaluation.measure import measure
-from headwise.models.model import Model
+from headwise.models.decoding.translator import speeds
 from headwise.models.model_files import WEIGHTS
-from headwise.models.training.loss import dev_loss, loss_forward
-from headwise.models.training.token_batches import Encoded
+from headwise.models.tasks import Task
+from headwise.models.tasks.translation import Translation, answers_to
 from headwise.study.model_steps import OneModelStep, full_model, model_of, model_step, prune_step
 from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
@@ -47,6 +43,10 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
     def read(self, run: RunContext, variant: Variant) -> Answers:
         """The answers of one model, from the files."""
 
+    def further_numbers(self, own: Answers, full: Answers) -> dict[str, tuple[float | None, ...]]:
+        """What else is worth a number of a model's answers, beside those of the full model."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.variant.name}"):
@@ -62,11 +62,10 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
         return [translation_file(self.split, name) for name in names]
 
     def make(self, run: RunContext, work: Path) -> StepResult:
-        model = model_of(run, self.variant)
+        task = model_of(run, self.variant).task
+        assert isinstance(task, Translation)
         text = run.pairs(self.split)
-        search = run.plan.search
-        translator = model.translator(search.engine)
-        lines, cost = translate(translator, list(text.sources), search, run.progress)
+        lines, cost = task.translations(task.quality_batches(text, run.progress, run.plan.search))
         sides = {self.variant.name: lines, "source": text.sources, "reference": text.targets}
         for name, side in sides.items():
             one_a_line = (" ".join(line.splitlines()) for line in side)
@@ -75,9 +74,10 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
         return cost
 
     def read(self, run: RunContext, variant: Variant) -> Answers:
-        quality = run.quality_on(self.split)
-        qualities = (BLEU, CHRF) if quality == BLEU else (quality,)
-        return read_translations(run.folder, self.split, variant.name, qualities)
+        return read_translations(run.folder, self.split, variant.name, run.pairs(self.split).made)
+
+    def further_numbers(self, own: Answers, full: Answers) -> dict[str, tuple[float | None, ...]]:
+        return {LENGTH: astuple(Number(length_ratio(own, full)))}
 
 
 def translation_file(split: str, name: str) -> str:
@@ -85,15 +85,14 @@ def translation_file(split: str, name: str) -> str:
     return f"translations/{split}/{name}.txt"
 
 
-def read_translations(
-    folder: Path, split: str, name: str, qualities: Sequence[QualityMeasure] = (BLEU,)
-) -> Answers:
-    """A model's translations of a split in the folder of a run, as they compare with the references."""
+def read_translations(folder: Path, split: str, name: str, made: str = "") -> Answers:
+    """A model's translations of a split in the folder of a run, as they compare with the references. made: how a model
+    made these, in words."""
     lines, references = (
         list(read_lines(below(folder, translation_file(split, side))))
         for side in (name, "reference")
     )
-    return translation_answers([lines], references, qualities)
+    return answers_to(references, lines, made)
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,8 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
     def make(self, run: RunContext, work: Path) -> StepResult:
         masks = [run.mask(variant) for variant in self.variants]
 
-        def cut(mask: HeadMask) -> Model:
-            return model_of(run, self.variants[masks.index(mask)])
+        def cut(mask: HeadMask) -> Task:
+            return model_of(run, self.variants[masks.index(mask)]).task
 
         # Models without own weights are measured by switching heads off in the full one, without a copy.
         own = any(prune_step(variant).saves_weights(run) for variant in self.variants)
@@ -139,7 +138,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
         if step is not None:
             step.get_or_make(run)
             whole = read_answers(below(run.folder, f"{step.name}.npz"))
-        answers = measure(task, text, masks, cut if own else None, whole)
+        answers = task.answers(text, masks, cut if own else None, whole)
         answers.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
@@ -192,8 +191,8 @@ class Evaluate(
         for other, answer in self.others:
             others = answer.read(run, other)
             against[other.name] = self.change(run, own, others)
-            if other == FULL and run.generates:
-                numbers[LENGTH] = astuple(Number(length_ratio(own, others)))
+            if other == FULL:
+                numbers |= self.answer.further_numbers(own, others)
         return {
             "numbers": numbers,
             "doubts": [*doubts_of(run, self.variant, numbers, against)],
@@ -246,11 +245,9 @@ class MeasureSavings(OneModelStep, stage="evaluate", name_format="measure/{0.var
     def make(self, run: RunContext, work: Path) -> StepResult:
         model = model_of(run, self.variant)
         facts: dict[str, Any] = {}
-        if run.generates:
-            dev = Encoded(run.pairs("dev"), model.tokenizer, model.task.longest)
-            with loss_forward(model.hf):
-                # Models of other tasks are measured by what `MeasureLosses` has of each sentence.
-                facts["dev_loss"] = dev_loss(model.hf, dev, 4096)
+        loss = model.task.dev_loss(run.text("dev"))
+        if loss is not None:
+            facts["dev_loss"] = loss
         facts["parameters"] = model.parameters
 
         folder = "model" if self.variant == FULL else f"pruned/{self.variant.name}"

@@ -72,8 +72,7 @@ class Train(
             return {**train_full_model(run, shape, work), **texts}
         model = run.load_given()
         model.task.check(run.text("train"))
-        if run.generates:
-            model.task.check_generates()
+        model.task.check_quality()
         if run.main:
             model.save(work / STAGING / "model")
         return {

@@ -17,7 +17,7 @@ from headwise.core.options import TEXTLESS_ORDERS, Architecture, Training, too_f
 from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
-from headwise.data.text import PromptPairs
+from headwise.data.text import ParallelText, PromptPairs
 from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.models.model import Model
 from headwise.models.tasks.own_translations import OwnTranslations
@@ -85,7 +85,7 @@ def refuse_task(run: RunContext) -> None:
                 f"The control '{FINE_TUNED}' would learn nothing: with train = 'distil', the default for encoder heads, "
                 "smaller models learn from the whole one. Leave the control out, take 'random', or train = 'all'."
             )
-    if not run.generates:
+    if PromptPairs in run.task.also_reads:
         refuse_prompts(run.plan)
     for what, instead in impossible(run):
         raise HeadwiseError(f"{what}, but {run.plan.model} is {run.task.noun}: {instead}.")
@@ -150,8 +150,7 @@ def refuse_prompts(plan: Plan) -> None:
 def refuse_heads(plan: Plan, model: Model) -> None:
     """Raise HeadwiseError for kinds and numbers of heads that a given model cannot keep, and where a plan leaves open
     which of several kinds may be removed: encoder heads alone are usual for models that translate."""
-    if model.task.generates:
-        model.task.check_generates()
+    model.task.check_quality()
     usual = model.task.usual_kinds
     for sweep in plan.pruning:
         if "kinds" not in sweep.model_fields_set and tuple(sweep.kinds) != usual:
@@ -191,7 +190,7 @@ def own_targets(run: RunContext) -> Iterator[str]:
     splits = [split for split, spec in named.items() if spec is not None and one_sided(spec)]
     if not run.reads_targets:
         splits = [split for split in splits if split != "train"]
-    if splits and run.generates:
+    if splits and run.task.text_class is ParallelText:
         yield f"{', '.join(splits)} text: {OwnTranslations.made}, greedy; quality there is agreement with them, not BLEU."
 
 

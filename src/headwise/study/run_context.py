@@ -16,16 +16,17 @@ from headwise.core.heads import HeadMap
 from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture, Training
 from headwise.core.progress import Progress
-from headwise.core.qualities import AGREEMENT, QualityMeasure
+from headwise.core.qualities import QualityMeasure
 from headwise.data import embedded
 from headwise.data.embedded import Split
-from headwise.data.text import ParallelText, Text
+from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.importance.measures import measure, usual
 from headwise.models.loading import load, task_class
 from headwise.models.model import Model
-from headwise.models.tasks import AnyText, Task, Translation, held_out
+from headwise.models.tasks import AnyText, Task, held_out
 from headwise.models.tasks.own_translations import LIKE_OWN
+from headwise.models.tasks.translation import Translation
 from headwise.models.training.trainer import bfloat16
 from headwise.study.plan import (
     LEFT_TO_TASK,
@@ -164,9 +165,8 @@ class RunContext:
     def completed(self, spec: TextNames | None, reads_targets: bool = True) -> AnyText:
         """A text that the plan names, with what the given model must add to it."""
         text: AnyText = self.task.read(spec, cache=self.cache)
-        if isinstance(self.plan.model, Architecture) or not isinstance(text, Text):
-            return text
-        if not self.generates:
+        # A text of the task's own sort lacks nothing, and models from random weights are given no other.
+        if isinstance(text, (self.task.text_class, *self.task.also_reads)):
             return text
         given = self.load_given()
         if not reads_targets:
@@ -245,9 +245,8 @@ class RunContext:
         return self.task.quality
 
     def quality_on(self, split: Split) -> QualityMeasure:
-        """What models are compared by on a text: of translations that the full model wrote, agreement."""
-        made = getattr(self.text(split), "made", "")
-        return AGREEMENT if made and self.generates else self.quality
+        """What models are compared by on a text."""
+        return self.task.quality_on(self.text(split))
 
     @cached_property
     def scoring(self) -> Scoring:

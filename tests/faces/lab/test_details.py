@@ -24,7 +24,9 @@ from headwise.faces.lab.details import (
 from headwise.faces.lab.sentence import ENGLISH, example_trees
 from headwise.faces.lab.session import Question, Session
 from headwise.faces.report.run_folder import CAUSAL_COLUMNS, read_run
-from headwise.models.tasks import Embedding, Translation, held_out
+from headwise.models.tasks import held_out
+from headwise.models.tasks.embedding import Embedding
+from headwise.models.tasks.translation import Translation
 from headwise.study import Plan
 from models.tasks.askers import asker
 from models.tasks.hearers import hearer, recordings

@@ -12,8 +12,9 @@ import torch
 
 import headwise as hw
 from headwise.core.answers import Answers
-from headwise.models.evaluation import measure, quality
+from headwise.models.evaluation import quality
 from headwise.models.evaluation.losses import measure_losses
+from headwise.models.tasks import language_model
 from models.tasks.askers import asker, lines, pairs, sentences
 from models.training.letters import LETTERS, letters
 
@@ -143,7 +144,7 @@ def test_greedy_removal_measures_whole_documents(monkeypatch: pytest.MonkeyPatch
         seen.append(found.made[found.quality])
         return found
 
-    monkeypatch.setattr(measure, "measure_losses", noted)
+    monkeypatch.setattr(language_model, "measure_losses", noted)
     options = hw.Greedy(max_drop=50.0, measure="gradient")
     hw.prune(asker("gpt2"), lines(20), options, dev=hw.Text.from_lines(long))
     assert (

@@ -16,7 +16,6 @@ import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.statistics import rank_correlations
-from headwise.models.evaluation.measure import measure
 from headwise.models.evaluation.similarities import FEWEST_RANKED
 from headwise.models.tasks.embedding import Pooling
 from models.attention.families import TWO_STACKS, build
@@ -118,10 +117,10 @@ class TestAgreement:
         model = embedder()
         batches = model.task.quality_batches(lines(20))
         masks = [HeadMask.full(model.heads).without([Head("encoder-self", 0, at)]) for at in (0, 1)]
-        masked = measure(model.task, batches, masks)
-        cut = measure(model.task, batches, masks, model.remove)
+        masked = model.task.answers(batches, masks)
+        cut = model.task.answers(batches, masks, lambda mask: model.remove(mask).task)
         np.testing.assert_allclose(masked.stats, cut.stats, atol=1e-5)
-        alone = measure(model.task, batches, masks[1:])
+        alone = model.task.answers(batches, masks[1:])
         change = masked.of(1).beside(alone).change(0, 2)
         assert change.value == pytest.approx(masked.value(1) - masked.value(2), abs=1e-3)
         assert masked.beside(cut).difference(1, 4) == pytest.approx(0, abs=0.1)
@@ -154,7 +153,7 @@ def test_vectors_are_made_as_the_folder_says(tmp_path: Path, mode: str, form: st
     saved = folder_of_sentence_transformers(tmp_path / "given", config)
     model = hw.load(saved)
     text = sentences(9, 3)
-    found = measure(model.task, model.task.quality_batches(hw.Text.from_lines(text)), [])
+    found = model.task.answers(model.task.quality_batches(hw.Text.from_lines(text)))
     np.testing.assert_allclose(
         np.sort(found.stats[:, 0, 0]), np.sort(slow(model, text, mode)), atol=1e-5
     )
@@ -214,9 +213,7 @@ def test_texts_that_cannot_be_ranked(text: Any, sentence: str) -> None:
 
 def test_other_texts_are_not_compared() -> None:
     model = embedder()
-    one, other = (
-        measure(model.task, model.task.quality_batches(lines(count)), []) for count in (9, 10)
-    )
+    one, other = (model.task.answers(model.task.quality_batches(lines(count))) for count in (9, 10))
     with pytest.raises(hw.HeadwiseError, match="measured on different texts"):
         one.beside(other)
 

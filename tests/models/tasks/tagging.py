@@ -9,10 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.qualities import ACCURACY
 from headwise.data.store import StoredText, file_key
+from headwise.models.evaluation.losses import answer_classes
 from headwise.models.tasks import Task
+from headwise.models.tasks.batches import Batches
 from headwise.models.training.labelled import Labelled
 from headwise.models.training.token_batches import IGNORED
 
@@ -76,6 +79,9 @@ class Tagging(Task):
 
     def encoded(self, text: TaggedText) -> Tagged:
         return Tagged(text, self.tokenizer, self.hf, self.longest)
+
+    def own_answers(self, batches: Batches) -> Answers:
+        return answer_classes(self.hf, batches)
 
     def trained_on(
         self, text: TaggedText, batch_tokens: int, cache: Path | None, limit: int

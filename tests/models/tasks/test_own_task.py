@@ -13,7 +13,7 @@ import torch
 
 import headwise as hw
 from headwise.faces.lab.predictor import Predictor
-from headwise.models.tasks import tasks_of_packages
+from headwise.models.tasks.task_table import tasks_of_packages
 from headwise.study import make_plan, run_study
 from models.attention.families import STACK, build
 from models.tasks.tagging import Tagging
@@ -30,7 +30,7 @@ def declare(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    declare(monkeypatch, "tasks.tagging:Tagging")
+    declare(monkeypatch, "models.tasks.tagging:Tagging")
     yield
     tasks_of_packages.cache_clear()
 
@@ -118,7 +118,7 @@ def test_the_lab_asks_for_the_tag_of_every_token() -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("tasks.tagging:TaggedText", "must be a subclass"),
+        ("models.tasks.tagging:TaggedText", "must be a subclass"),
         ("nothing_of_the_kind", "cannot be imported"),
     ],
 )

@@ -393,7 +393,7 @@ def align(
     else:
         if given is None:
             given = pairs_of(model, spec, links)
-        if isinstance(given, hw.Text) and loaded.task.generates:
+        if isinstance(given, hw.Text) and not isinstance(given, loaded.task.text_class):
             need_eflomal()  # before a model writes translations
         with work.progress.bar("text"):
             given = pairs_for(loaded, limited(given, limit), work.progress, dry_run)

@@ -29,7 +29,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
 from headwise.models.marian.network import Ssru
 from headwise.models.model import Model
-from headwise.models.tasks import Embedding
+from headwise.models.tasks.embedding import Embedding
 
 # Sizes of the example: all different, and none of them 0 or 1.
 BATCH = 2

@@ -1,4 +1,4 @@
-"""The losses of sentences under several masks at once, and the answers of a classifier."""
+"""What a model predicts of a text: the losses of its sentences, and the classes of a classifier."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import nn
 
 from headwise.core.answers import Answers
 from headwise.core.layout import HeadMask
@@ -14,7 +15,6 @@ from headwise.core.qualities import ACCURACY, LOSS, PERPLEXITY
 from headwise.models.attention import evaluating
 from headwise.models.evaluation.sums import check_finite, to_numpy
 from headwise.models.evaluation.without_heads import removal_losses
-from headwise.models.model import Model
 from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks import Task
 from headwise.models.tasks.batches import Batches
@@ -24,8 +24,8 @@ from headwise.models.tasks.objective import asked_tokens, on_device, predict, se
 def measure_losses(
     task: Task,
     text: Batches,
-    masks: Sequence[HeadMask],
-    cut: Callable[[HeadMask], Model] | None = None,
+    masks: Sequence[HeadMask] = (),
+    cut: Callable[[HeadMask], Task] | None = None,
 ) -> Answers:
     """Losses in nats, and the number of predicted tokens, of every sentence.
 
@@ -55,15 +55,15 @@ def measure_losses(
     return Answers({PERPLEXITY: made, LOSS: made}, np.stack([losses, counts], 2), tokens)
 
 
-def answer_classes(task: Task, text: Batches) -> Answers:
+def answer_classes(hf: nn.Module, text: Batches) -> Answers:
     """A classifier's answers: the loss of every text in nats, how many classes are asked for (1, or one for each word),
     and how many are found. From all processes, in the order of a single one."""
     parts: list[np.ndarray] = []
-    with failing_together(), evaluating(task.hf), torch.no_grad():
+    with failing_together(), evaluating(hf), torch.no_grad():
         for batch in text:
-            tensors = on_device(task.hf, batch)
+            tensors = on_device(hf, batch)
             labels = tensors["labels"]
-            logits = predict(task.hf, tensors)
+            logits = predict(hf, tensors)
             is_right = (logits.argmax(-1) == labels).sum(1)  # an ignored label is no class
             sums = to_numpy([sentence_losses(logits, labels), asked_tokens(labels), is_right])
             parts.append(np.column_stack(sums).astype(np.float64))

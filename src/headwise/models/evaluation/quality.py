@@ -14,12 +14,11 @@ from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.options import Search, refuse_other_options
 from headwise.core.progress import Report, part, shown, turn
-from headwise.core.qualities import AGREEMENT, BLEU, CHRF, NUMBER_COLUMNS, Number, QualityMeasure
+from headwise.core.qualities import NUMBER_COLUMNS, Number
 from headwise.core.result import TableResult
-from headwise.models.decoding.bleu import translation_answers
-from headwise.models.decoding.translator import longest_first, speeds, token_ids, translate
+from headwise.data.text import ParallelText
+from headwise.models.decoding.translator import longest_first, speeds, token_ids
 from headwise.models.environment import environment_info
-from headwise.models.evaluation.measure import measure
 from headwise.models.forecast import Forecast, best, model_line, text_line, text_seconds
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
@@ -29,6 +28,7 @@ QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
 TIMED_SENTENCES = 100  # that decoding speed is measured on
 TIMED_TOKENS = 16  # that every model writes for each of them
 TIMED_ROUNDS = 3
+ANSWERING = 0.8  # share of the progress that is followed by timing
 TIMED_STEPS = 8  # of a batch, for a forecast
 
 ResultRow = tuple[Any, ...]
@@ -117,28 +117,30 @@ def evaluate(
     # all models before any work
     for model in several:
         model.task.check(read)
-    generates = first.task.generates
-    if search is not None and not generates:
-        raise HeadwiseError(
-            f"evaluate was given a search, but {first.name} is {first.task.noun}, which writes no translations: leave "
-            "it (--beam, --length-penalty, --batch, --engine) out."
-        )
     names = distinct_names(several)
-    search = Search() if search is None else search
-    refuse_other_options(search, Search, "evaluate: search", "beam=4")
+    if search is not None:
+        refuse_other_options(search, Search, "evaluate: search", "beam=4")
     with shown("evaluate", progress) as report:
-        if generates:
-            rows = translation_rows(several, names, read, search, report)
-        else:
-            rows = measured_rows(several, names, read, report)
+        searched = search_of(first, search)
+        answering = report if searched is None else part(report, 0.0, ANSWERING)
+        rows = measured_rows(several, names, read, search, answering)
+        if searched is not None:
+            rows += speed_rows(several, names, read, searched, part(report, ANSWERING, 1.0))
+            # stable: speeds come behind the qualities of their model
+            rows.sort(key=lambda row: names.index(row[0]))
     table = pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
     signature: dict[str, Any] = {"models": names, "text": read.fingerprint}
-    if generates:
-        signature["search"] = search.model_dump()
+    if searched is not None:
+        signature["search"] = searched.model_dump()
     return Quality(
         table.astype(dict.fromkeys(NUMBER_COLUMNS, float)),
         {**signature, **environment_info()},
     )
+
+
+def search_of(model: Model, search: Search | None) -> Search | None:
+    """How a model's translations are searched for; None where it writes none."""
+    return (search or Search()) if model.task.generates else None
 
 
 def refuse_other_tasks(models: Sequence[Model]) -> None:
@@ -159,12 +161,12 @@ def evaluation_forecast(
     reads = []
     seconds = 0.0
     for model in models:
-        batches = model.task.quality_batches(text)
-        if model.task.generates:
-            how = search or Search()
-            few = -(-min(TIMED_SENTENCES, len(text)) // how.batch)
+        batches = model.task.quality_batches(text, search=search)
+        searched = search_of(model, search)
+        if searched is not None:
+            few = -(-min(TIMED_SENTENCES, len(text)) // searched.batch)
             further = few * TIMED_TOKENS * TIMED_ROUNDS
-            seconds += translation_seconds(model, text, how, further)
+            seconds += translation_seconds(model, text, searched, further)
         else:
             seconds += model.task.answer_forwards * text_seconds(model, batches)
         reads.append(model_line(model))
@@ -175,7 +177,7 @@ def evaluation_forecast(
 def translation_seconds(model: Model, text: Any, search: Search, further: int = 0) -> float:
     """About how many seconds translations of a text take, and so many further steps of a batch. A few steps are timed; a
     batch takes about as many as its longest source has tokens."""
-    model.task.check_generates()
+    model.task.check_quality()
     translator = model.translator(search.engine)
     ids = token_ids(translator, list(text.sources))
     batches = longest_first(ids, search.batch)
@@ -187,51 +189,27 @@ def translation_seconds(model: Model, text: Any, search: Search, further: int = 
     return timed / TIMED_STEPS * steps
 
 
-def translation_rows(
+def speed_rows(
     models: Sequence[Model],
     names: Sequence[str],
-    text: Any,
+    text: AnyText,
     search: Search,
     progress: Report,
 ) -> list[ResultRow]:
-    """Rows for models that translate."""
-    sources = list(text.sources)
-    references = list(text.targets)
-    translators = {}
-    for name, model in zip(names, models, strict=True):
-        model.task.check_generates()
-        translators[name] = model.translator(search.engine)
-
-    qualities: tuple[QualityMeasure, ...] = (BLEU, CHRF)
-    own = ""
-    if text.made:
-        # these references are the words of the first model
-        qualities = (AGREEMENT,)
-        own = f"; BLEU against what {names[0]} itself writes: whether models say the same, not how well"
-
-    every = []
-    hows = []
-    for done, name in enumerate(names):
-        share = turn(part(progress, 0.0, 0.8), done, len(models))
-        lines, cost = translate(translators[name], sources, search, share)
-        every.append(lines)
-        hows.append(
-            f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}{own}"
-        )
-    answers = translation_answers(every, references, qualities)
-    rows = quality_rows(models, names, answers, hows)
-
-    few = sources[:TIMED_SENTENCES]
+    """How fast models decode the first sentences of a text, a row for each."""
+    assert isinstance(text, ParallelText)
+    few = list(text.sources)[:TIMED_SENTENCES]
     made = (
         f"median of {TIMED_ROUNDS} rounds, the slowest and the fastest; "
         f"{len(few)} sentences of {TIMED_TOKENS} tokens each"
     )
-    rates = speeds(translators, few, search, TIMED_TOKENS, TIMED_ROUNDS, part(progress, 0.8, 1.0))
-    rows += [
+    translators = {}
+    for name, model in zip(names, models, strict=True):
+        translators[name] = model.translator(search.engine)
+    rates = speeds(translators, few, search, TIMED_TOKENS, TIMED_ROUNDS, progress)
+    return [
         quality_row(name, "tokens_per_second", Number(*rates[name]), made=made) for name in names
     ]
-    # stable: speeds come behind the qualities of their model
-    return sorted(rows, key=lambda row: names.index(row[0]))
 
 
 def quality_row(
@@ -241,17 +219,17 @@ def quality_row(
 
 
 def quality_rows(
-    models: Sequence[Model], names: Sequence[str], answers: Answers, hows: Sequence[str]
+    models: Sequence[Model], names: Sequence[str], answers: Answers
 ) -> list[ResultRow]:
-    """What models are worth, how that changed from the first, and their size. hows: of each, how its answers were made."""
+    """What models are worth, how that changed from the first, and their size."""
     rows = []
-    for place, (model, name, how) in enumerate(zip(models, names, hows, strict=True)):
+    for place, (model, name) in enumerate(zip(models, names, strict=True)):
         for quality, made in answers.made.items():
             number = answers.by(quality).number(place)
-            rows.append(quality_row(name, quality.name, number, made=made + how))
+            rows.append(quality_row(name, quality.name, number, made=made))
         if place:
             change = answers.change(place)
-            made = answers.made[answers.quality] + how
+            made = answers.made[answers.quality]
             rows.append(quality_row(name, answers.quality.name, change, names[0], made))
         sizes = [
             ("parameters", model.parameters, ""),
@@ -263,17 +241,20 @@ def quality_rows(
 
 
 def measured_rows(
-    models: Sequence[Model], names: Sequence[str], text: AnyText, progress: Report
+    models: Sequence[Model],
+    names: Sequence[str],
+    text: AnyText,
+    search: Search | None,
+    progress: Report,
 ) -> list[ResultRow]:
-    """Rows for models that predict words of one-sided text, or the class of a text, for models of embeddings and of
-    speech."""
+    """What models answer on a text, in rows."""
     every: list[Answers] = []
     read: list[Any] = []
     for done, model in enumerate(models):
         share = turn(progress, done, len(models))
-        batches = model.task.quality_batches(text, share)
+        batches = model.task.quality_batches(text, share, search)
         read.append(batches.data.rows)
-        every.append(measure(model.task, batches, []))
+        every.append(model.task.answers(batches))
         # paired intervals need the same sentences in the same order
         if not np.array_equal(np.unique(read[-1]), np.unique(read[0])):
             raise HeadwiseError(
@@ -286,7 +267,7 @@ def measured_rows(
                 f"{names[done]} reads the text as other tokens than {names[0]}, so their {every[0].quality.title} "
                 "cannot be compared: evaluate models with the same tokenizer."
             )
-    return quality_rows(models, names, every[0].beside(*every[1:]), [""] * len(models))
+    return quality_rows(models, names, every[0].beside(*every[1:]))
 
 
 def distinct_names(models: Sequence[Model]) -> list[str]:

@@ -8,9 +8,13 @@ Gurevych (2019, section 4) report it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import normalize
+from transformers import PreTrainedModel
 
 from headwise.core.answers import Similarities
 from headwise.core.errors import HeadwiseError
@@ -20,28 +24,30 @@ from headwise.models.attention import evaluating
 from headwise.models.attention.discover import output_of
 from headwise.models.evaluation.sums import check_finite, to_numpy
 from headwise.models.processes import failing_together, gather_batches
-from headwise.models.tasks import Embedding, Task
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import inputs_of, on_device
+from headwise.models.tasks.pooling import Pooling
 
 PARTNERS = 10  # sentences that each sentence of a text is paired with on either side
 SEARCHED = 2000  # sentences among which nearest neighbours are looked for, the first ones
 FEWEST_RANKED = 5  # sentences, or pairs of a table, that can be ranked
 PAIRING_SEED = 0  # of the order in which sentences are paired
+VectorPlaces = Callable[[Mapping[str, Tensor]], Tensor]
 
 
-def answer_pairs(task: Task, text: Batches) -> Similarities:
+def answer_pairs(
+    hf: PreTrainedModel, text: Batches, pool: Pooling, vector_places: VectorPlaces
+) -> Similarities:
     """The cosines of pairs of sentences, compared with the scores of a table, or else with themselves.
 
-    Raises HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs, and for a model whose vectors are
-    made in a way that headwise does not know.
+    pool: makes a sentence's vector of the states of its tokens. vector_places: which states of a batch these are. Raises
+    HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs.
     """
-    assert isinstance(task, Embedding)
-    rows, vectors = embeddings(task, text.intact())
+    rows, vectors = embeddings(hf, text.intact(), pool, vector_places)
     places, members, scores = places_of_pairs(text, rows)
     cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
     check_finite("The model with heads removed", cosines)
-    made = {SIMILARITY: similarities_made(task, text, members)}
+    made = {SIMILARITY: similarities_made(pool, text, members)}
     nearest = np.empty((0, 2), int)
     if scores is None:
         searched = vectors[:SEARCHED]
@@ -66,17 +72,17 @@ def nearest_neighbours(vectors: np.ndarray) -> np.ndarray:
     return nearest
 
 
-def embeddings(task: Embedding, text: Batches) -> tuple[np.ndarray, np.ndarray]:
+def embeddings(
+    hf: PreTrainedModel, text: Batches, pool: Pooling, vector_places: VectorPlaces
+) -> tuple[np.ndarray, np.ndarray]:
     """The rows of the sentences that are read, and their vectors of length 1: N, N M. From all processes."""
-    pool = task.pooling()
-    hf = task.hf
     parts: list[tuple[np.ndarray, ...]] = []
     with failing_together(), evaluating(hf), torch.no_grad():
         for batch in text:
             tensors = on_device(hf, batch)
             states = output_of(hf, inputs_of(tensors)).last_hidden_state
             # cosines of half precision would tie
-            pooled = normalize(pool(states.float(), task.vector_places(tensors)), dim=1)
+            pooled = normalize(pool(states.float(), vector_places(tensors)), dim=1)
             parts.append(tuple(to_numpy([batch["rows"], pooled])))
         parts = gather_batches(parts)
     rows = np.concatenate([each[0] for each in parts])
@@ -121,7 +127,7 @@ def refuse_few(count: int, what: str) -> None:
         )
 
 
-def similarities_made(task: Embedding, text: Batches, members: np.ndarray) -> str:
+def similarities_made(pool: Pooling, text: Batches, members: np.ndarray) -> str:
     """How similarities were made: the text, what they are compared with, and what was left out."""
     if isinstance(text.text, SentencePairs):
         made = f"rank correlation (in points) with the scores of {len(members)} pairs, bootstrap over pairs"
@@ -130,5 +136,5 @@ def similarities_made(task: Embedding, text: Batches, members: np.ndarray) -> st
             f"rank correlation (in points) with the first model's similarities of {len(members)} pairs of "
             f"{len(np.unique(members))} sentences, bootstrap over sentences"
         )
-    made = f"{made}; vectors: {task.pooling().words}"
+    made = f"{made}; vectors: {pool.words}"
     return text.made_on(made)

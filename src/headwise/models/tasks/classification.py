@@ -7,10 +7,13 @@ from typing import ClassVar
 
 from transformers import PreTrainedModel
 
+from headwise.core.answers import Answers
 from headwise.core.heads import HeadMap
 from headwise.core.qualities import ACCURACY
 from headwise.data.text import LabelledText
 from headwise.models.attention import classifies
+from headwise.models.evaluation.losses import answer_classes
+from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.task import Need, Task
 from headwise.models.training.labelled import Labelled
 from headwise.models.training.token_batches import TrainingData
@@ -32,6 +35,9 @@ class Classification(Task):
 
     def encoded(self, text: LabelledText) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)
+
+    def own_answers(self, batches: Batches) -> Answers:
+        return answer_classes(self.hf, batches)
 
     def trained_on(
         self, text: LabelledText, batch_tokens: int, cache: Path | None, limit: int

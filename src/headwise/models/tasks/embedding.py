@@ -3,22 +3,21 @@ similarities of sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headwise.core.errors import HeadwiseError
-from headwise.core.folders import below, is_inside, read_json
+from headwise.core.answers import Similarities
 from headwise.core.heads import HeadMap, Kind
 from headwise.core.qualities import SIMILARITY
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import ParallelText, Text
+from headwise.models.evaluation.similarities import answer_pairs
+from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import source_places
+from headwise.models.tasks.pooling import Pooling
 from headwise.models.tasks.task import Need, Task
 from headwise.models.tasks.translation import EncodedPairs
 from headwise.models.training.language import Lines
@@ -47,6 +46,9 @@ class Embedding(Task):
             # Heads are scored on the sentences alone; only the quality needs the pairs.
             text = Text.from_lines(text.lines, text.name)
         return Lines(text, self.tokenizer, self.longest, "decoder-self" in self.heads.kinds)
+
+    def own_answers(self, batches: Batches) -> Similarities:
+        return answer_pairs(self.hf, batches, self.pooling(), self.vector_places)
 
     # Vectors
 
@@ -79,118 +81,3 @@ class PairEmbedding(Embedding):
 
     def vector_places(self, batch: Mapping[str, Tensor]) -> Tensor:
         return batch["labels"] != IGNORED
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How sentence-transformers makes one vector of the states of a sentence's tokens, special ones included: their
-    mean, their largest numbers, the first or the last; of several, one after the other.
-
-    Length does not matter here: vectors are compared by their cosines.
-    """
-
-    modes: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """What it does, for the signature of a number."""
-        return f"{' and '.join(self.modes)} of the last states"
-
-    def __call__(self, states: Tensor, places: Tensor) -> Tensor:
-        """Vectors B M of states B S M; places B S: where tokens are."""
-        return torch.cat([POOLINGS[mode](states, places) for mode in self.modes], 1)
-
-    @classmethod
-    def read(cls, folder: Path) -> Pooling:
-        """That of a folder of sentence-transformers (modules.json); the mean for any other folder.
-
-        Raises HeadwiseError for modules that change similarities and that headwise does not run.
-        """
-        if not (folder / "modules.json").is_file():
-            return cls(("mean",))
-        config: dict[str, Any] = {}
-        try:
-            for module in read_json(folder / "modules.json", list):
-                sort = str(module["type"]).rpartition(".")[2]
-                if sort not in ("Transformer", "Pooling", "Normalize"):
-                    raise HeadwiseError(
-                        f"{folder} makes its vectors with a module {sort}, which headwise does not run: measure "
-                        "similarities with sentence-transformers."
-                    )
-                if sort == "Pooling" and is_inside(module["path"]):
-                    file = below(folder, module["path"]) / "config.json"
-                    config = read_json(file, dict)
-        except (KeyError, TypeError) as error:
-            raise HeadwiseError(
-                f"The modules of {folder} cannot be read ({type(error).__name__}): copy modules.json and the folders that "
-                "it names again."
-            ) from None
-        modes = modes_of(config)
-        unknown = [mode for mode in modes if mode not in POOLINGS]
-        if unknown:
-            raise HeadwiseError(
-                f"{folder} pools its states by {str(unknown[0])[:40]!r}, which headwise does not know: it has "
-                f"{', '.join(POOLINGS)}."
-            )
-        return cls(modes)
-
-
-def modes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modes of a configuration of Pooling: under one name since sentence-transformers 5.4, before as flags."""
-    named = config.get("pooling_mode")
-    if named:
-        return (named,) if isinstance(named, str) else tuple(map(str, named))
-    modes = []
-    for flag, mode in POOLING_FLAGS.items():
-        if config.get(flag):
-            modes.append(mode)
-    return tuple(modes) or ("mean",)
-
-
-def first_state(states: Tensor, places: Tensor) -> Tensor:
-    """The state of the first token."""
-    # argmax takes no booleans; of equal numbers it gives the first.
-    return states[torch.arange(len(states)), places.int().argmax(1)]
-
-
-def last_state(states: Tensor, places: Tensor) -> Tensor:
-    """The state of the last token."""
-    # Padding may stand on either side, so the number of tokens does not say it.
-    from_the_end = places.flip(1).int().argmax(1)
-    return states[torch.arange(len(states)), places.shape[1] - 1 - from_the_end]
-
-
-def max_pooled(states: Tensor, places: Tensor) -> Tensor:
-    """The largest number of each dimension."""
-    return states.masked_fill(~places[..., None], -torch.inf).amax(1)
-
-
-def mean_state(states: Tensor, places: Tensor) -> Tensor:
-    """The mean over tokens."""
-    counts = places.sum(1, keepdim=True).clamp(min=1)
-    return (states * places[..., None]).sum(1) / counts
-
-
-def mean_by_root(states: Tensor, places: Tensor) -> Tensor:
-    """The sum over tokens divided by √ of their number."""
-    return mean_state(states, places) * places.sum(1, keepdim=True).sqrt()
-
-
-POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": first_state,
-    "max": max_pooled,
-    "mean": mean_state,
-    "mean_sqrt_len_tokens": mean_by_root,
-    "lasttoken": last_state,
-}
-
-# In the order in which sentence-transformers puts vectors one after the other.
-POOLING_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    # Without a function in POOLINGS, so that it is refused by its name.
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}

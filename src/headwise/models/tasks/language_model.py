@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
+from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap
+from headwise.core.layout import HeadMask
+from headwise.core.options import Search
 from headwise.core.progress import Report, silent
 from headwise.core.qualities import PERPLEXITY
 from headwise.data.text import PromptPairs, Text
+from headwise.models.evaluation.losses import measure_losses
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.prompt_pairs import EncodedPrompts
 from headwise.models.tasks.task import Need, Output, Task
@@ -51,9 +56,24 @@ class LanguageModel(Task):
             return EncodedPrompts(text, self.tokenizer, self.longest)
         return Lines(text, self.tokenizer, self.longest, self.causal, self.stride)
 
-    def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
+    def quality_batches(
+        self, text: Any, progress: Report = silent, search: Search | None = None
+    ) -> Batches:
         self.refuse_prompts(text)
-        return self.batches(text, progress)
+        return super().quality_batches(text, progress, search)
+
+    def answers(
+        self,
+        batches: Batches,
+        masks: Sequence[HeadMask] = (),
+        cut: Callable[[HeadMask], Task] | None = None,
+        whole: Answers | None = None,
+    ) -> Answers:
+        # the masked models share what they can, so that a pass for each would take longer
+        return measure_losses(self, batches, masks, cut)
+
+    def own_answers(self, batches: Batches) -> Answers:
+        return measure_losses(self, batches)
 
     def trained_on(
         self, text: Text, batch_tokens: int, cache: Path | None, limit: int

@@ -2,14 +2,14 @@
 
 A model has one task, `model.task`, chosen once from its class. Scores, roles, pruning, evaluation, studies,
 the report and the lab ask the task; nothing else asks what sort of model or text they have. A new task is
-one file with one class, which says which models have it (`fits`), named in `OWN_TASKS` (tasks/__init__.py) or
-by the entry point of a package.
+one file with one class, which says which models have it (`fits`) and what they answer (`own_answers`), named in
+`OWN_TASKS` (task_table.py) or by the entry point of a package.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -19,13 +19,14 @@ from transformers import PreTrainedModel
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError, shown_value
 from headwise.core.heads import HeadMap, Kind
-from headwise.core.options import GateTraining, Greedy, Train, several
-from headwise.core.progress import Report, silent
+from headwise.core.layout import HeadMask
+from headwise.core.options import GateTraining, Greedy, Search, Train, several
+from headwise.core.progress import Report, silent, turn
 from headwise.core.qualities import QualityMeasure
 from headwise.data.lines import is_file, named_files
 from headwise.data.store import AnyText
 from headwise.data.text import made_text
-from headwise.models.attention import Discovery
+from headwise.models.attention import Discovery, keeping
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.own_batches import OwnBatches
 from headwise.models.training.token_batches import TrainingData
@@ -192,6 +193,9 @@ class Task(ABC):
         """What the dev loss of a training is measured on: the dev text, with targets made as those that are trained on."""
         return dev
 
+    def check_quality(self) -> None:  # noqa: B027 - most can
+        """Raise HeadwiseError for a model that cannot give the answers of its task."""
+
     def check_generates(self) -> None:
         """Raise HeadwiseError for a model that does not translate."""
         if not self.generates or not self.hf.can_generate():
@@ -232,9 +236,57 @@ class Task(ABC):
         text = self.completed(text)
         return Batches(text, self.encoded(text), self.provides_of(text), progress)
 
-    def quality_batches(self, text: Any, progress: Report = silent) -> Batches:
-        """The batches that a model's quality is measured on: as `batches`, but of a text that has a quality."""
+    def quality_batches(
+        self, text: Any, progress: Report = silent, search: Search | None = None
+    ) -> Batches:
+        """The batches that a model's quality is measured on: as `batches`, but of a text that has a quality.
+
+        search: how translations are searched for. Raises HeadwiseError where it was given and none are written.
+        """
+        if search is not None:
+            raise HeadwiseError(
+                f"{self.model_name} was given a search, but is {self.noun}, which writes no translations: leave it (--beam, "
+                "--length-penalty, --batch, --engine) out."
+            )
         return self.batches(text, progress)
+
+    def answers(
+        self,
+        batches: Batches,
+        masks: Sequence[HeadMask] = (),
+        cut: Callable[[HeadMask], Task] | None = None,
+        whole: Answers | None = None,
+    ) -> Answers:
+        """What the whole model and some smaller ones answer on `quality_batches`, in this order: a pass for each.
+
+        masks: the heads that each smaller one has left; the others are silent. cut: makes the smaller model of a mask,
+        where that is another one. whole: what was measured of the whole model on this text, where that is not measured
+        again.
+        """
+        if whole is None:
+            whole = self.own_answers(batches.reporting(turn(batches.progress, 0, 1 + len(masks))))
+        smaller = []
+        for number, mask in enumerate(masks, start=1):
+            share = batches.reporting(turn(batches.progress, number, 1 + len(masks)))
+            if cut is not None:
+                smaller.append(cut(mask).own_answers(share))
+                continue
+            with keeping(self.hf, self.discovery, mask):
+                smaller.append(self.own_answers(share))
+        return whole.beside(*smaller)
+
+    @abstractmethod
+    def own_answers(self, batches: Batches) -> Answers:
+        """What the model answers on `quality_batches` as it is."""
+
+    @classmethod
+    def quality_on(cls, text: Any) -> QualityMeasure:
+        """What models are compared by on a text."""
+        return cls.quality
+
+    def dev_loss(self, dev: Any) -> float | None:
+        """The loss of a text in nats per token, where the answers of the task do not say it."""
+        return None
 
     @abstractmethod
     def encoded(self, text: Any) -> Any:
@@ -250,12 +302,6 @@ class Task(ABC):
         """
         text = self.completed(text)
         return self.trained_on(text, batch_tokens, cache, limit or self.longest)
-
-    def answers(self, batches: Batches) -> Answers:
-        """What the model answers on a text, where its quality is none that headwise measures for every task."""
-        raise HeadwiseError(
-            f"{self.model_name} is {self.noun}, whose {self.quality.title} cannot be measured: its class needs `answers`."
-        )
 
     def save_processor(self, folder: Path) -> None:  # noqa: B027 - text needs no more
         """Write to a folder what prepares the model's input, where that is more than a tokenizer."""

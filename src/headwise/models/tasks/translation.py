@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from transformers import PreTrainedModel
 
+from headwise.core.answers import Answers
 from headwise.core.heads import HeadMap, Kind
-from headwise.core.progress import Report, shown
-from headwise.core.qualities import BLEU
+from headwise.core.options import Search
+from headwise.core.progress import Report, shown, silent
+from headwise.core.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, Text
 from headwise.models.attention import start_token
+from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.ctranslate2 import translator_of
+from headwise.models.decoding.translator import translate
+from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.own_translations import own_translations
 from headwise.models.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
 from headwise.models.training.loss import dev_loss, loss_forward
@@ -21,6 +29,7 @@ from headwise.models.training.token_batches import Encoded, TrainingData, batche
 
 SAMPLE = 200  # pairs, or a few more, that show whether targets are the model's own translations
 BATCH_TOKENS = 2520
+DEV_TOKENS = 4096  # of a batch of a dev loss
 # Share of the loss on references: own translations of Firefox's models have 0.05 times it, texts of another field 0.6 times.
 OWN = 0.25
 
@@ -94,6 +103,41 @@ class Translation(Task):
         with loss_forward(self.hf):
             return dev_loss(self.hf, data, BATCH_TOKENS)
 
+    def dev_loss(self, dev: ParallelText) -> float:
+        encoded = Encoded(dev, self.tokenizer, self.longest)
+        with loss_forward(self.hf):
+            return dev_loss(self.hf, encoded, DEV_TOKENS)
+
+    def check_quality(self) -> None:
+        self.check_generates()
+
+    @classmethod
+    def quality_on(cls, text: Any) -> QualityMeasure:
+        """Of translations that the full model wrote, agreement."""
+        return AGREEMENT if getattr(text, "made", "") else BLEU
+
+    def quality_batches(
+        self, text: Any, progress: Report = silent, search: Search | None = None
+    ) -> Searched:
+        self.check_quality()
+        return Searched(self.completed(text), self.provides, progress, search or Search())
+
+    def own_answers(self, batches: Batches) -> Answers:
+        assert isinstance(batches, Searched)
+        lines, cost = self.translations(batches)
+        search, text = batches.search, batches.text
+        how = f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
+        if text.made:
+            how += "; BLEU against what a model itself writes: whether models say the same, not how well"
+        answers = answers_to(list(text.targets), lines, text.made)
+        return replace(answers, made={name: made + how for name, made in answers.made.items()})
+
+    def translations(self, batches: Searched) -> tuple[list[str], dict[str, Any]]:
+        """The translations of a text by beam search, and what they cost."""
+        search = batches.search
+        translator = translator_of(self.hf, self.tokenizer, self.discovery, search.engine)
+        return translate(translator, list(batches.text.sources), search, batches.progress)
+
     def encoded(self, text: ParallelText) -> EncodedPairs:
         return EncodedPairs(self, text)
 
@@ -101,6 +145,38 @@ class Translation(Task):
         self, text: ParallelText, batch_tokens: int, cache: Path | None, limit: int
     ) -> TrainingData:
         return Encoded(text, self.tokenizer, limit, cache)
+
+
+def answers_to(references: Sequence[str], lines: Sequence[str], made: str) -> Answers:
+    """What translations are worth: BLEU and chrF; where a model made the references itself, agreement with it."""
+    qualities = (AGREEMENT,) if made else (BLEU, CHRF)
+    return translation_answers([lines], references, qualities)
+
+
+class Searched(Batches):
+    """Sentence pairs as they are translated: all of them, whatever their length. search: how."""
+
+    def __init__(
+        self, text: ParallelText, provides: frozenset[Need], progress: Report, search: Search
+    ) -> None:
+        super().__init__(text, AllPairs(len(text)), provides, progress)
+        self.search = search
+
+
+@dataclass(frozen=True)
+class AllPairs:
+    """The pairs of a text, of which none is left out."""
+
+    count: int
+    noun = "sentences"
+    left_out: ClassVar[Mapping[str, int]] = {}
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.arange(self.count)
 
 
 class EncodedPairs(Encoded):
