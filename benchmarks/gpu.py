@@ -35,7 +35,7 @@ from headwise.core.options import Architecture, Search, Training
 from headwise.data.text import ParallelText
 from headwise.importance.measures import measure, passes
 from headwise.importance.passes import run_pass
-from headwise.models.attention import capture
+from headwise.models.attention.capture import capture
 from headwise.models.decoding.translator import Generate, translate
 from headwise.models.forecast import wait_for
 from headwise.models.model import Model

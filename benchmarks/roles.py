@@ -24,7 +24,7 @@ from headwise.data import embedded
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
-from headwise.models.attention import discover
+from headwise.models.attention.discover import discover
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.translation_model import build_model
 from headwise.roles.halves import in_half

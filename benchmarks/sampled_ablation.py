@@ -58,7 +58,7 @@ from headwise.importance.sample import (
     tokens_of_heads,
 )
 from headwise.importance.work import Workload
-from headwise.models.attention import evaluating
+from headwise.models.attention.discover import evaluating
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.evaluation.without_heads import recordings, unrecorded
 from headwise.models.tasks.batches import Shuffled

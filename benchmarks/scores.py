@@ -44,7 +44,7 @@ from headwise.importance.attention_statistics import read_statistics
 from headwise.importance.gradient import gradients
 from headwise.importance.lrp.relevance import Mode, relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.models.attention import Discovery, discover
+from headwise.models.attention.discover import Discovery, discover
 from headwise.models.attention.output import run_layers
 from headwise.models.tasks import objective
 from headwise.models.tasks.objective import inputs_of

@@ -31,7 +31,7 @@ from headwise.core.units import left_by_step
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.importance.passes import run_passes
-from headwise.models.attention import evaluating
+from headwise.models.attention.discover import evaluating
 from headwise.models.evaluation.losses import measure_losses
 from headwise.models.model import Model
 from headwise.models.tasks.batches import Batches

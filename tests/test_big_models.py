@@ -23,8 +23,9 @@ from headwise.data.embedded import write_treebank
 from headwise.faces.cli import app
 from headwise.models import model as models
 from headwise.models import placement
-from headwise.models.attention import is_offloaded
 from headwise.models.attention.discover import probe
+from headwise.models.attention.offload import is_offloaded
+from headwise.pruning.own_loop import GatedLoop
 from models.attention.families import build
 from models.tasks.askers import IDS, asker, lines, pairs
 from models.training.letters import letters
@@ -191,7 +192,7 @@ def test_gates_in_a_loop_of_ones_own_on_offloaded_weights(tmp_path: Path) -> Non
         model = hw.load(folder, device_map=device_map)
         model.hf.requires_grad_(False)
         torch.manual_seed(0)
-        with hw.GatedLoop(model, penalty=0.05) as gates:
+        with GatedLoop(model, penalty=0.05) as gates:
             for _ in range(3):
                 ids = torch.tensor([[5, 6, 7, 8]])
                 model.hf(ids, labels=ids).loss.backward()

@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 
 import headwise as hw
 from headwise.data.subwords import Coverage
+from headwise.data.text import PromptPairs
 from headwise.roles.observation import Subject, observe, treebank_batches
 from headwise.roles.syntactic import syntactic
 from headwise.speech.whisper import FRAME
@@ -147,7 +148,7 @@ def test_effects_are_those_of_a_slow_forward_with_hooks(checkpoints: Path) -> No
         ("ablation.counterpart", "logits"): lambda each, sender: each.lost(sender, None),
         ("ablation.counterpart", (*names,)): lambda each, sender: each.lost(sender, receivers),
     }
-    pairs = hw.PromptPairs.from_rows(PROMPTS)
+    pairs = PromptPairs.from_rows(PROMPTS)
     for (measure, paths), own in by_hand.items():
         found = hw.effects(model, pairs, measure, paths).table.set_index(["layer", "head"])["value"]
         for sender in [(4, 0), (9, 1)]:

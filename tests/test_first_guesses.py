@@ -18,6 +18,12 @@ from transformers import GPT2LMHeadModel
 import headwise as hw
 from headwise.core.progress import without_bars
 from headwise.data.embedded import write_treebank
+from headwise.data.sentence_pairs import SentencePairs
+from headwise.data.text import PromptPairs
+from headwise.importance.interactions import interactions
+from headwise.importance.measures import measure
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
 from models.tasks.askers import asker, lines, pairs, sentences
 from models.tasks.test_classifiers import classifier, drawn
 from refusals import refuses
@@ -93,7 +99,7 @@ def test_so_do_quality_pruning_and_pairs(tmp_path: Path) -> None:
     small = hw.prune(model, given, hw.Greedy(keep=3), dev=str(tmp_path / "a.txt"))
     assert small.heads.total == len(small.heads) == 3
     many = sentences(300, 0)
-    found = [hw.interactions(model, one, 2).table for one in (hw.Text.from_lines(many), many)]
+    found = [interactions(model, one, 2).table for one in (hw.Text.from_lines(many), many)]
     pd.testing.assert_frame_equal(*found)
 
 
@@ -160,7 +166,7 @@ def test_heads_are_rows_of_any_table() -> None:
 def test_measures_are_named_by_their_rows_too() -> None:
     model, text = asker("gpt2"), lines(12)
     named = hw.score(model, text, "gradient").table
-    for given in (hw.measure["gradient"], [hw.measure["gradient"]], {"gradient"}):
+    for given in (measure["gradient"], [measure["gradient"]], {"gradient"}):
         pd.testing.assert_frame_equal(hw.score(model, text, given).table, named)  # type: ignore[arg-type]
 
 
@@ -209,7 +215,7 @@ def test_heads_are_ranked_by_exact_ablation_where_it_was_measured() -> None:
 
 
 def test_the_table_of_measures_names_them() -> None:
-    assert "gradient" in repr(hw.measure)
+    assert "gradient" in repr(measure)
 
 
 def translations() -> Dataset:
@@ -221,7 +227,7 @@ def trees(folder: Path) -> Path:
 
 
 def without_a_name() -> None:
-    @hw.measure  # type: ignore[arg-type]
+    @measure  # type: ignore[arg-type]
     def mine(model: Any, batches: Any) -> None: ...
 
 
@@ -229,7 +235,7 @@ def without_a_name() -> None:
     ("guess", "sentence"),
     [
         (lambda f: hw.load(asker("gpt2").hf), "hw.Model(model, tokenizer)"),
-        (lambda f: without_a_name(), "@hw.measure('mine')"),
+        (lambda f: without_a_name(), "@measure('mine')"),
         (lambda f: hw.score(asker("gpt2"), "one sentence"), "give a list, even of one sentence"),
         (lambda f: hw.score(asker(), [["a"], ["b"]]), "give parallel text"),
         (lambda f: hw.score(asker(), ([*"abc"], [*"abc"])), "rows such as [(source, target), …]"),
@@ -249,7 +255,7 @@ def without_a_name() -> None:
         (lambda f: hw.score(asker("gpt2").tokenizer, lines(3)), "in place of a model"),
         (lambda f: hw.Model(asker("gpt2").tokenizer), "in place of a transformers model"),
         (lambda f: hw.Model(asker("gpt2").hf, "lm"), "'lm' was given in place of a tokenizer"),
-        (lambda f: hw.discover(asker("gpt2")), "in place of a transformers model: give … its .hf"),
+        (lambda f: discover(asker("gpt2")), "in place of a transformers model: give … its .hf"),
         (lambda f: hw.HeadMask.full(asker("gpt2")), "in place of a map of heads: give model.heads"),
         (lambda f: hw.check(asker("gpt2")), "in place of a file or a folder"),
         (lambda f: hw.report(None), "None was given in place of a file or a folder"),
@@ -265,8 +271,8 @@ def without_a_name() -> None:
         (lambda f: hw.ParallelText.from_pairs(["a b"]), "Row 1 is 'a b': give (source, target)"),
         (lambda f: hw.LabelledText.from_rows(["a b"]), "give (text, label)"),
         (lambda f: hw.LabelledText.from_rows([("a b", None)]), "Row 1 is ('a b', None)"),
-        (lambda f: hw.PromptPairs.from_rows([("a", "b")]), "(clean, corrupted, answer, wrong_ans"),
-        (lambda f: hw.SentencePairs.from_rows([("a", "b")]), "give (text, other, score)"),
+        (lambda f: PromptPairs.from_rows([("a", "b")]), "(clean, corrupted, answer, wrong_ans"),
+        (lambda f: SentencePairs.from_rows([("a", "b")]), "give (text, other, score)"),
         (lambda f: hw.Treebank.read([f]), "in place of a file or a folder"),
         (lambda f: asker().translate([1]), "translate was given 1 in place of a sentence"),
         (lambda f: hw.roles(asker("bert"), trees(f), training=3), "training is 3: give the text"),
@@ -301,7 +307,7 @@ def without_a_name() -> None:
         (lambda f: hw.effects(asker("gpt2"), lines(3), "ablation.zero", 3), "The receivers are 3"),
         (lambda f: hw.masked(asker("gpt2"), {0: 1}).__enter__(), "{0: 1} names no head"),
         (
-            lambda f: hw.capture(asker("gpt2").hf, asker("gpt2").discovery, hook=3).__enter__(),
+            lambda f: capture(asker("gpt2").hf, asker("gpt2").discovery, hook=3).__enter__(),
             "hook is 3",
         ),
     ],

@@ -24,7 +24,14 @@ import headwise as hw
 from headwise.core.options import Architecture
 from headwise.core.progress import Progress
 from headwise.data.embedded import write_treebank
+from headwise.importance.interactions import interactions
+from headwise.importance.untrained import untrained
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
 from headwise.models.training.translation_model import build_model
+from headwise.pruning.own_loop import GatedLoop
+from headwise.roles.alignment import LinkedText
+from headwise.roles.alignment_heads import align
 from headwise.study import make_plan, run_study
 from models.tasks.askers import asker, lines, pairs
 from models.training.letters import letters
@@ -76,17 +83,17 @@ def state() -> dict[str, Any]:
 
 def gated_loop(world: Any) -> None:
     ids = torch.tensor([[5, 6, 7, 8]])
-    with hw.GatedLoop(world.language, penalty=0.05) as gates:
+    with GatedLoop(world.language, penalty=0.05) as gates:
         world.language.hf(ids, labels=ids).loss.backward()
         gates.step()
     gates.remove()
 
 
 def hooks(world: Any) -> None:
-    discovery = hw.discover(world.language.hf)
+    discovery = discover(world.language.hf)
     ids = torch.tensor([[5, 6, 7, 8]])
     mask = hw.HeadMask.full(discovery.heads)
-    with torch.no_grad(), hw.capture(world.language.hf, discovery, weights=True):
+    with torch.no_grad(), capture(world.language.hf, discovery, weights=True):
         world.language.hf(ids)
     with torch.no_grad(), hw.masked(world.language.hf, mask):
         world.language.hf(ids)
@@ -118,10 +125,10 @@ def study(world: Any) -> None:
     hw.animate(folder, world.folder / "gates.gif")
 
 
-def align(world: Any) -> None:
+def aligned(world: Any) -> None:
     text, links = aligning.pairs(world.folder, 20)
-    hw.align(world.aligner, hw.LinkedText.read(text, links))
-    hw.align(world.listener, hw.Speech.read(aligning.spoken(world.folder, 4)))
+    align(world.aligner, LinkedText.read(text, links))
+    align(world.listener, hw.Speech.read(aligning.spoken(world.folder, 4)))
 
 
 def lab(world: Any) -> None:
@@ -148,8 +155,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     ),
     "score of one text": lambda world: hw.score(world.language, lines(6), ["confidence", "lrp"]),
     "roles": lambda world: hw.roles(world.language, world.treebank, untrained=1),
-    "interactions": lambda world: hw.interactions(world.language, lines(60), 3),
-    "untrained": lambda world: hw.untrained(world.language, seed=5),
+    "interactions": lambda world: interactions(world.language, lines(60), 3),
+    "untrained": lambda world: untrained(world.language, seed=5),
     "evaluate": lambda world: hw.evaluate([world.translator, world.translator], pairs(4)),
     "prune, Gates": lambda world: train(world, hw.Gates(penalty=0.05, **FEW)),
     "prune, TopK": lambda world: train(world, hw.TopK(keep=4, **FEW)),
@@ -162,7 +169,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         Architecture(width=16, heads=2, encoder_layers=1, decoder_layers=1), letters(), seed=4
     ),
     "study, report, compare, animate": study,
-    "align": align,
+    "align": aligned,
     "lab": lab,
 }
 

@@ -16,7 +16,8 @@ from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture
 from headwise.core.progress import Progress
 from headwise.importance.measures import facts, resolve_measures
-from headwise.models.attention import capture, discover
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
 from headwise.models.training.loss import loss_forward
 from headwise.pruning.gates import HardConcrete, HeadGates
 from headwise.study import make_plan, run_study
@@ -110,7 +111,7 @@ def test_removal(family: str) -> None:
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_exports(engine: str, tmp_path: Path) -> None:
     """Each is compared with the model while it is written."""
-    for module in hw.engine[engine].modules:
+    for module in engine[engine].modules:
         pytest.importorskip(module, reason=f"{module} is not installed")
     model = asker("marian")
     model.hf.to(DEVICE)

@@ -11,8 +11,14 @@ import pytest
 import headwise as hw
 from headwise.core.heads import HeadMap
 from headwise.core.result import WIDTH, Result, TableResult, plain_number, printed
-from headwise.importance.interactions import Interactions
+from headwise.importance.effects import Effects
+from headwise.importance.interactions import Interactions, interactions
+from headwise.models.attention.capture import capture
+from headwise.models.evaluation.quality import Quality
+from headwise.roles.alignment import LinkedText
+from headwise.roles.lost_words import LostWords, lost_words
 from headwise.roles.role_sets import SETS, RoleSets
+from headwise.roles.role_tests import Roles
 from models.tasks.askers import asker, lines
 from refusals import refuses
 
@@ -20,7 +26,7 @@ HEADS = HeadMap({"decoder-self": (4, 4)})
 SIGNATURE = {"heads": HEADS.to_json(), "model": "tiny"}
 
 
-def roles() -> hw.Roles:
+def roles() -> Roles:
     """Two roles, the weaker one first."""
     columns = ["kind", "layer", "head", "measure", "role", "value", "low", "high", "baseline"]
     rows = [
@@ -29,7 +35,7 @@ def roles() -> hw.Roles:
     ]
     found = pd.DataFrame(rows, columns=columns)
     labels = pd.DataFrame([{**head._asdict(), "label": "none"} for head in HEADS])
-    return hw.Roles(HEADS, found, found, labels, labels, ["a < b"], [], {}, [], signature=SIGNATURE)
+    return Roles(HEADS, found, found, labels, labels, ["a < b"], [], {}, [], signature=SIGNATURE)
 
 
 def role_sets() -> RoleSets:
@@ -43,9 +49,9 @@ def results() -> dict[str, Result]:
     return {
         "scores": hw.score(model, text, ["gradient", "ablation"]),
         "effects": hw.effects(model, text, "ablation.zero"),
-        "interactions": hw.interactions(model, text, 3),
+        "interactions": interactions(model, text, 3),
         "quality": hw.evaluate([model, model.remove("L0H1")], text),
-        "words": hw.lost_words(model, text),
+        "words": lost_words(model, text),
         "roles": roles(),
         "sets": role_sets(),
     }
@@ -91,16 +97,16 @@ def test_a_number_of_rows_is_one(count: int, results: dict[str, Result]) -> None
 def test_what_is_saved_is_read_again(name: str, results: dict[str, Result], tmp_path: Path) -> None:
     result = results[name]
     result.save(tmp_path)
-    assert isinstance(result, hw.Scores | hw.Roles | TableResult)
+    assert isinstance(result, hw.Scores | Roles | TableResult)
     again = type(result).read(tmp_path)
     assert again.files() == result.files() and repr(again).count("\n") == repr(result).count("\n")
 
 
 def test_qualities_are_asked_for_again(results: dict[str, Result], tmp_path: Path) -> None:
     quality = results["quality"]
-    assert isinstance(quality, hw.Quality)
+    assert isinstance(quality, Quality)
     quality.save(tmp_path)
-    again = hw.Quality.read(tmp_path)
+    again = Quality.read(tmp_path)
     first, second = quality.signature["models"]
     for asked in ((first, "perplexity"), (second, "perplexity", first)):
         assert again.of(*asked) == pytest.approx(quality.of(*asked), rel=1e-5)
@@ -110,19 +116,19 @@ def test_words_that_look_like_nothing_stay_words(tmp_path: Path) -> None:
     table = pd.DataFrame(
         [["decoder-self", 0, 1, "null"]], columns=["kind", "layer", "head", "word"]
     )
-    words = hw.LostWords(table.reindex(columns=list(hw.LostWords.COLUMNS)), {"made": ""})
+    words = LostWords(table.reindex(columns=list(LostWords.COLUMNS)), {"made": ""})
     words.save(tmp_path)
-    assert list(hw.LostWords.read(tmp_path).table["word"]) == ["null"]
+    assert list(LostWords.read(tmp_path).table["word"]) == ["null"]
 
 
 def test_a_folder_without_the_result_says_which_it_wants(
     results: dict[str, Result], tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    for wanted in (hw.Scores, hw.Effects, hw.Interactions, hw.Quality, hw.LostWords):
+    for wanted in (hw.Scores, Effects, Interactions, Quality, LostWords):
         refuses(lambda one=wanted: one.read(tmp_path / "empty"), "cannot be opened")  # type: ignore[misc]
         refuses(lambda one=wanted: one.read(3), "3 was given in place of a file or a folder")  # type: ignore[misc]
-    refuses(lambda: hw.Roles.read(tmp_path), "has no facts.json, so no roles: give a folder")
+    refuses(lambda: Roles.read(tmp_path), "has no facts.json, so no roles: give a folder")
     results["effects"].save(tmp_path / "other")
     for ending in ("csv", "json"):
         (tmp_path / "other" / f"effects.{ending}").rename(
@@ -135,7 +141,7 @@ def test_a_folder_without_the_result_says_which_it_wants(
     found = roles()
     found.save(tmp_path / "roles")
     (tmp_path / "roles" / "labels.csv").unlink()
-    refuses(lambda: hw.Roles.read(tmp_path / "roles"), "find them again")
+    refuses(lambda: Roles.read(tmp_path / "roles"), "find them again")
 
 
 def test_long_words_are_cut_and_numbers_are_not() -> None:
@@ -161,10 +167,10 @@ def test_a_picture_is_saved_as_svg_and_printed_in_letters(
 def test_what_a_block_gives_prints_short() -> None:
     model, calls = asker("gpt2"), []
     assert repr(model.discovery) == "Discovery(8 heads: decoder-self 4+4)"
-    with hw.capture(model.hf, model.discovery, hook=calls.append, weights=True):
+    with capture(model.hf, model.discovery, hook=calls.append, weights=True):
         model(**model.tokenizer("a b c", return_tensors="pt"))
     assert repr(calls[0]).startswith("AttentionCall(decoder-self layer 0, output (1, ")
-    links = hw.LinkedText(hw.ParallelText.from_pairs([("a b", "b a")] * 50), [], "a.links")
+    links = LinkedText(hw.ParallelText.from_pairs([("a b", "b a")] * 50), [], "a.links")
     assert repr(links) == "LinkedText('pairs', rows=50, links='a.links')"
 
 

@@ -25,6 +25,7 @@ from transformers import GenerationMixin
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.statistics import ratio_interval
+from headwise.roles.alignment_heads import align
 from headwise.roles.halves import halves_of
 from headwise.speech.recordings import Utterance
 
@@ -65,9 +66,9 @@ def main() -> None:
 def head_sets(model: hw.Model, speech: hw.Speech) -> dict[str, list[Head]]:
     """The published heads, those that `align` chooses, also within one layer, and random ones."""
     published = list(model.alignment_heads)
-    found = hw.align(model, speech)
+    found = align(model, speech)
     print(found.sets.to_string(), flush=True)
-    one_layer = hw.align(model, speech, one_layer=True)
+    one_layer = align(model, speech, one_layer=True)
     print(one_layer.sets.to_string(), flush=True)
     sets = {"published": published, "chosen": found.heads, "one layer": one_layer.heads}
     draw = random.Random(SEED)

@@ -6,6 +6,15 @@
     text = hw.ParallelText.read("dev.en", "dev.ru")
     heads = hw.score(model, text)
 
+Five concepts:
+
+    head     its address is kind, layer and number, such as encoder-self/5/0           core/heads.py
+    task     what a model is for: its text, its batches, its quality                   models/tasks/task.py
+    measure  how much a head matters, a number a head                                  importance/measures.py
+    role     what a head does, a test with a baseline                                  roles/role.py
+    study    a plan, its steps and the folder of a run that they fill                  study/plan.py
+
+What is not here is imported from its module: `from headwise.pruning.own_loop import GatedLoop`.
 Modules are imported when a name is first used: torch and transformers take seconds.
 """
 
@@ -13,41 +22,26 @@ import gc
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
-from headwise.core.errors import HeadsMissing, HeadwiseError
+from headwise.core.errors import HeadwiseError
 from headwise.faces.report import animate, compare, report
 
 if TYPE_CHECKING:
-    from headwise.core.heads import Head, HeadMap
+    from headwise.core.heads import Head
     from headwise.core.layout import HeadMask
-    from headwise.core.options import Architecture, Gates, Greedy, Search, TopK, Training
-    from headwise.data.sentence_pairs import SentencePairs
-    from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
+    from headwise.core.options import Gates, Greedy, Search, TopK, Training
+    from headwise.data.text import LabelledText, ParallelText, Text
     from headwise.data.treebank import Treebank
     from headwise.faces.hub import push
     from headwise.faces.lab.notebook import lab
     from headwise.faces.opened_run import Run
-    from headwise.importance.effects import Effects, effects
-    from headwise.importance.interactions import Interactions, interactions
-    from headwise.importance.measures import measure
+    from headwise.importance.effects import effects
     from headwise.importance.scores import Scores, score
-    from headwise.importance.untrained import untrained
-    from headwise.models.attention import AttentionCall, Discovery, capture, discover
-    from headwise.models.engines.check import Check, check
-    from headwise.models.engines.engine import engine
+    from headwise.models.engines.check import check
     from headwise.models.engines.export import export
-    from headwise.models.evaluation.quality import Quality, evaluate
+    from headwise.models.evaluation.quality import evaluate
     from headwise.models.loading import load
     from headwise.models.model import Model, masked
-    from headwise.pruning.controls import control
-    from headwise.pruning.own_loop import GatedLoop
-    from headwise.roles.alignment import LinkedText
-    from headwise.roles.alignment_heads import AlignmentHeads, align
-    from headwise.roles.cache_pattern import save_pattern
-    from headwise.roles.lost_words import LostWords, lost_words
-    from headwise.roles.matching import Matches, match
-    from headwise.roles.role import role
-    from headwise.roles.role_sets import RoleSets, role_sets
-    from headwise.roles.role_tests import Roles, roles
+    from headwise.roles.role_tests import roles
     from headwise.speech.recordings import Speech
     from headwise.study.prune import prune
 
@@ -78,46 +72,30 @@ else:
             progress=progress,
         )
 
-    HOME = {
-        "models.attention": ("AttentionCall", "Discovery", "capture", "discover"),
-        "speech.recordings": ("Speech",),
-        "data.sentence_pairs": ("SentencePairs",),
-        "data.text": ("LabelledText", "ParallelText", "PromptPairs", "Text"),
-        "data.treebank": ("Treebank",),
-        "core.heads": ("Head", "HeadMap"),
+    HOMES = {
+        "core.heads": ("Head",),
         "core.layout": ("HeadMask",),
-        "models.loading": ("load",),
-        "models.model": ("Model", "masked"),
+        "core.options": ("Gates", "Greedy", "Search", "TopK", "Training"),
+        "data.text": ("LabelledText", "ParallelText", "Text"),
+        "data.treebank": ("Treebank",),
+        "faces.hub": ("push",),
         "faces.lab.notebook": ("lab",),
         "faces.opened_run": ("Run",),
-        "roles.alignment": ("LinkedText",),
-        "roles.alignment_heads": ("AlignmentHeads", "align"),
-        "roles.lost_words": ("LostWords", "lost_words"),
-        "roles.role_sets": ("RoleSets", "role_sets"),
-        "roles.role_tests": ("Roles",),
-        "roles.matching": ("Matches", "match"),
-        "core.options": ("Architecture", "Gates", "Greedy", "Search", "TopK", "Training"),
-        "roles.role": ("role",),
-        "importance.effects": ("Effects", "effects"),
-        "importance.interactions": ("Interactions", "interactions"),
-        "importance.measures": ("measure",),
-        "study.prune": ("prune",),
-        "pruning.controls": ("control",),
-        "pruning.own_loop": ("GatedLoop",),
-        "models.evaluation.quality": ("Quality", "evaluate"),
+        "importance.effects": ("effects",),
         "importance.scores": ("Scores", "score"),
-        "importance.untrained": ("untrained",),
-        "roles.cache_pattern": ("save_pattern",),
-        "models.engines.check": ("Check", "check"),
-        "models.engines.engine": ("engine",),
+        "models.engines.check": ("check",),
         "models.engines.export": ("export",),
-        "faces.hub": ("push",),
+        "models.evaluation.quality": ("evaluate",),
+        "models.loading": ("load",),
+        "models.model": ("Model", "masked"),
+        "speech.recordings": ("Speech",),
+        "study.prune": ("prune",),
     }
 
     def __getattr__(name):
         if name == "__version__":
             return metadata.version("headwise")
-        for module, names in HOME.items():
+        for module, names in HOMES.items():
             if name in names:
                 collects = gc.isenabled()
                 gc.disable()  # of the million objects that torch and transformers make, none is garbage
@@ -132,67 +110,37 @@ else:
         return __all__
 
 
+# In the order of the concepts: model and heads, text, measures, roles, smaller models, studies.
 __all__ = [
     "load",
     "Model",
-    "LabelledText",
-    "ParallelText",
-    "PromptPairs",
-    "SentencePairs",
+    "masked",
+    "Head",
+    "HeadMask",
     "Text",
+    "ParallelText",
+    "LabelledText",
     "Treebank",
     "Speech",
     "score",
     "Scores",
-    "measure",
-    "roles",
-    "role",
-    "Roles",
-    "role_sets",
-    "RoleSets",
-    "lost_words",
-    "LostWords",
-    "AlignmentHeads",
-    "LinkedText",
-    "untrained",
-    "interactions",
     "effects",
-    "Effects",
-    "align",
-    "match",
-    "Matches",
-    "Interactions",
+    "roles",
     "prune",
     "Gates",
     "TopK",
     "Greedy",
-    "Search",
     "Training",
-    "Architecture",
-    "GatedLoop",
-    "control",
+    "Search",
     "evaluate",
-    "Quality",
     "export",
-    "save_pattern",
     "check",
-    "Check",
-    "engine",
     "push",
     "Run",
     "report",
     "compare",
     "animate",
     "lab",
-    "capture",
-    "masked",
-    "discover",
-    "AttentionCall",
-    "Discovery",
-    "Head",
-    "HeadMap",
-    "HeadMask",
     "HeadwiseError",
-    "HeadsMissing",
     "__version__",
 ]

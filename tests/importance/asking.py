@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headwise.core.heads import Site
-from headwise.models.attention import Discovery, discover
+from headwise.models.attention.discover import Discovery, discover
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.tasks.objective import predict, sentence_losses
 from headwise.models.training.token_batches import IGNORED

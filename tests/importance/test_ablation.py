@@ -15,7 +15,9 @@ from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
 from headwise.importance.ablation import ABLATIONS, ablate
 from headwise.importance.measures import measure
-from headwise.models.attention import AttentionCall, Discovery, capture, discover, keeping
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import Discovery, discover
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.evaluation import recorded_batch
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.evaluation.without_heads import removal_losses

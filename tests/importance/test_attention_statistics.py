@@ -26,7 +26,8 @@ from headwise.importance.attention_statistics import (
     side,
     spreading,
 )
-from headwise.models.attention import capture, discover, keeping
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import discover
 from headwise.models.evaluation.sums import SentenceSums
 from models.attention.families import eager, tiny
 from refusals import refuses

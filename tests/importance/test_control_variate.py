@@ -24,7 +24,8 @@ from headwise.importance.ablation import (
 )
 from headwise.importance.control_variate import controlled, slopes_of_others, variation
 from headwise.importance.gradient import gradients
-from headwise.models.attention import AttentionCall, evaluating
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.evaluation.without_heads import recordings, unrecorded
 from importance.asking import close, precise

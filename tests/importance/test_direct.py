@@ -14,8 +14,9 @@ from transformers.pytorch_utils import Conv1D
 
 import headwise as hw
 from headwise.importance.gradient import direct_attributions
-from headwise.models.attention import discover
+from headwise.models.attention.capture import capture
 from headwise.models.attention.direct import direct_paths
+from headwise.models.attention.discover import discover
 from headwise.models.attention.projection import output_layers
 from headwise.models.tasks.objective import losses_of
 from importance.asking import asking, precise, worded
@@ -119,7 +120,7 @@ def test_the_forward_pass_is_the_same(family: str) -> None:
     first = discovery.heads.sites[0]
     nothing = torch.zeros(1, requires_grad=True)
     added = {first: lambda call: call.output + nothing}
-    with direct_paths(model, discovery), hw.capture(model, discovery, replace=added):
+    with direct_paths(model, discovery), capture(model, discovery, replace=added):
         found = losses_of(model, inputs)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -163,7 +164,7 @@ def test_agrees_with_a_model_whose_other_layers_are_held_by_hand(family: str) ->
             gates = torch.eye(4, dtype=torch.float64) * -1e-4 + 1
             changes = []
             for gate in gates:
-                with hw.capture(model, discovery, gates={site: gate}):
+                with capture(model, discovery, gates={site: gate}):
                     changes.append((losses_of(model, inputs) - whole) / 1e-4)
             expected = torch.stack(changes, 1)[:3]
             np.testing.assert_allclose(found.sentences(site)[0], expected, rtol=1e-3, atol=1e-5)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
+from headwise.data.text import PromptPairs
 from importance.test_patching import ROWS, ids_of, prompts
 from models.attention.families import tiny
 from models.tasks.askers import IDS, asker, lines
@@ -75,7 +76,7 @@ def circuit() -> hw.Model:
 )
 def test_a_circuit_whose_answer_is_known(measure: str, receivers: Any, expected: Any) -> None:
     """Direct 2, through one head −2, through another 1: together 1."""
-    pairs = hw.PromptPairs.from_rows([("a", "b", "c", "d")] * 3)
+    pairs = PromptPairs.from_rows([("a", "b", "c", "d")] * 3)
     found = hw.effects(circuit(), pairs, measure, receivers)
     np.testing.assert_allclose(found.table["value"], np.ravel(expected), atol=1e-6)
     assert found.signature["gap"] == pytest.approx(1)
@@ -83,7 +84,7 @@ def test_a_circuit_whose_answer_is_known(measure: str, receivers: Any, expected:
 
 
 def test_scores_of_the_circuit() -> None:
-    pairs = hw.PromptPairs.from_rows([("a", "b", "c", "d")] * 3)
+    pairs = PromptPairs.from_rows([("a", "b", "c", "d")] * 3)
     names = ["attribution.direct", "ablation.restored"]
     table = hw.score(circuit(), pairs, names).table
     direct, restored = (table[table["measure"] == name]["value"] for name in names)

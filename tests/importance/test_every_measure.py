@@ -22,7 +22,7 @@ from headwise.importance.integrated_gradients import integrated_gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
 from headwise.importance.measures import measure
-from headwise.models.attention import Discovery, discover
+from headwise.models.attention.discover import Discovery, discover
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.evaluation.without_heads import removal_losses
 from headwise.models.training.token_batches import IGNORED

@@ -16,6 +16,7 @@ import headwise as hw
 from headwise.importance import gating, passes
 from headwise.importance.finished_passes import FOLDER, FinishedPasses
 from headwise.importance.gating import gate_heads
+from headwise.importance.measures import measure
 from headwise.importance.measures import passes as passes_of
 from headwise.importance.passes import run_pass, run_passes
 from models.tasks.askers import asker, lines
@@ -105,8 +106,8 @@ def test_of_anything_else_nothing_is_taken(
         (file,) = (tmp_path / FOLDER).rglob("*.npz")
         file.write_bytes(file.read_bytes()[:-1])
     else:
-        monkeypatch.setattr(type(hw.measure["confidence"]), "version", 7)
-        monkeypatch.setitem(hw.measure["confidence"].__dict__, "version", 7)
+        monkeypatch.setattr(type(measure["confidence"]), "version", 7)
+        monkeypatch.setitem(measure["confidence"].__dict__, "version", 7)
     assert finished(tmp_path, model, text, seed).left(["confidence"]) == ["confidence"]
 
 

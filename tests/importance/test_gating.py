@@ -16,7 +16,8 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import COLUMNS, Head, Site
 from headwise.core.layout import HeadMask
 from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
-from headwise.models.attention import discover, keeping
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import discover
 from headwise.models.tasks.objective import predict, sentence_losses
 from importance.asking import asking, worded
 from models.attention.families import cut, tiny, whole_layer

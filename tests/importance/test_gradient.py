@@ -12,7 +12,9 @@ from headwise.importance import gradient
 from headwise.importance.gradient import GRADIENTS, gradients
 from headwise.importance.lrp.relevance import relevance
 from headwise.importance.lrp.rules import RULES
-from headwise.models.attention import AttentionCall, capture, discover
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.evaluation.sums import SentenceSums, add_all, to_unit_norm
 from headwise.models.tasks.objective import asked_tokens
 from importance.asking import ASKED, asking, close, lost, precise, same_sums, sentence, worded

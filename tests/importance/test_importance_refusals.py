@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import headwise as hw
+from headwise.data.text import PromptPairs
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.sample import duration_seconds
+from headwise.importance.untrained import untrained
 from headwise.models.evaluation.corrupted_outputs import corrupted_outputs
 from models.attention.families import FAMILIES, build
 from models.tasks.askers import IDS, asker, embedder, lines, pairs
@@ -30,8 +32,8 @@ def classifier() -> hw.Model:
     return hw.Model(build(name, **{**FAMILIES["bert"][1], **IDS}), letters(), name)
 
 
-def prompts() -> hw.PromptPairs:
-    return hw.PromptPairs.from_rows([("a b c", "a d c", "e", "f")])
+def prompts() -> PromptPairs:
+    return PromptPairs.from_rows([("a b c", "a d c", "e", "f")])
 
 
 def without_corrupted_ids() -> object:
@@ -67,7 +69,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     # judging, sampling, controls
     (lambda: scored("marian", ["lrp"], judge=True), "judged by ablation.zero, … add it"),
     (lambda: hw.score(asker("gpt2"), lines(6), judge=True, time="1m"), "leave the time out"),
-    (lambda: hw.untrained(asker(), -1), "The seed is -1"),
+    (lambda: untrained(asker(), -1), "The seed is -1"),
     (lambda: scored("marian", ["confidence"], untrained=-1), "untrained is -1"),
     *(
         (lambda words=words: duration_seconds(words), "such as 90s, 10m or 1h")

@@ -12,7 +12,8 @@ from headwise.core.heads import Site
 from headwise.core.layout import HeadMask
 from headwise.importance.gradient import gradients
 from headwise.importance.integrated_gradients import PATH_STEPS, integrated_gradients
-from headwise.models.attention import capture, discover
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.evaluation.without_heads import removal_losses
 from importance.asking import TELLING, asking, close, lost, precise, same_sums, sentence, worded

@@ -15,7 +15,7 @@ import headwise as hw
 from headwise.importance import interactions as module
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import INTERACTIONS
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.tasks.objective import asked_places, losses_of, on_device
 from models.attention.families import GPT
 from models.tasks.askers import IDS, asker, lines, pairs

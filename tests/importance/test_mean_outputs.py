@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall, capture, discover
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.evaluation.mean_outputs import (
     PositionMeans,
     mean_outputs,

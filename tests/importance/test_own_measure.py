@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 import headwise as hw
-from headwise.importance.measures import resolve_measures
+from headwise.importance.measures import measure, resolve_measures
+from headwise.models.attention.capture import capture
 from headwise.study import make_plan
 from models.tasks.askers import asker, embedder, lines, pairs
 from study.studies import again
@@ -26,7 +27,7 @@ def output_norm() -> list[str]:
     """The measure of docs/howto/own-measure.md, for the time of a test. Gives what it was called with."""
     called: list[str] = []
 
-    @hw.measure("output-norm", title="length of the output", caption="mean length", rescored=True)
+    @measure("output-norm", title="length of the output", caption="mean length", rescored=True)
     def length(model: hw.Model, batches: Any) -> Iterator[Tensor]:
         called.append(model.name)
         for batch in batches:
@@ -37,7 +38,7 @@ def output_norm() -> list[str]:
                 sums = (call.output.norm(dim=-1) * there).sum(1)
                 lengths[call.site] = sums / there.sum(1)
 
-            with hw.capture(model.hf, model.discovery, hook=hook):
+            with capture(model.hf, model.discovery, hook=hook):
                 batches.forward(batch)
             yield torch.cat([lengths[site] for site in model.heads.sites], dim=1)
 
@@ -99,7 +100,7 @@ def test_it_orders_greedy_removal() -> None:
     ],
 )
 def test_what_it_may_not_yield(yielded: list[np.ndarray], sentence: str) -> None:
-    @hw.measure("odd")
+    @measure("odd")
     def odd(model: hw.Model, batches: Any) -> Iterator[np.ndarray]:
         for _ in batches:
             yield from yielded

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.core.heads import Head, Site
+from headwise.data.text import PromptPairs
 from headwise.importance.measures import resolve_measures
 from headwise.importance.passes import usual_measures
 from headwise.models.evaluation.corrupted_outputs import corrupted_outputs
@@ -33,8 +34,8 @@ def gpt2() -> hw.Model:
     return model
 
 
-def prompts() -> hw.PromptPairs:
-    return hw.PromptPairs.from_rows(ROWS)
+def prompts() -> PromptPairs:
+    return PromptPairs.from_rows(ROWS)
 
 
 def ids_of(model: hw.Model, text: str) -> list[int]:

@@ -21,7 +21,7 @@ from headwise.data.embedded import write_treebank
 from headwise.importance import faithfulness, gating, passes
 from headwise.importance.attention_statistics import STATISTICS
 from headwise.importance.gating import gate_heads
-from headwise.importance.measures import resolve_measures, usual
+from headwise.importance.measures import measure, resolve_measures, usual
 from headwise.importance.passes import usual_measures
 from headwise.importance.scores import relevance_table
 from headwise.models.decoding.bleu import translation_answers
@@ -120,7 +120,7 @@ def test_a_model_that_predicts_no_words() -> None:
     assert set(table.measure) == set(USUAL_WITHOUT_LOSS) and table.value.notna().all()
     assert table.dtypes[["value", "low", "high", "baseline"]].eq(float).all()
     for name in MEASURES:
-        if "loss" in hw.measure[name].needs:
+        if "loss" in measure[name].needs:
             words = f"predicts no words, so '{name}' cannot be computed"
             refuses(lambda name=name: hw.score(embedder(), lines(12), [name]), words)  # type: ignore[misc]
 
@@ -135,8 +135,8 @@ def test_a_model_in_training_mode_is_scored_without_dropout_and_left_as_it_was()
     restless = hw.score(model, pairs(6), [*USUAL, *more])
     assert [module.training for module in model.hf.modules()] == before
     assert any(before) and not all(before)
-    for measure in USUAL:
-        one, other = (values(scores.table, measure) for scores in (restless, calm))
+    for name in USUAL:
+        one, other = (values(scores.table, name) for scores in (restless, calm))
         pd.testing.assert_frame_equal(one, other)
     assert restless.signature["mode"] == "evaluation (no dropout)"
 

@@ -11,7 +11,7 @@ import torch
 import headwise as hw
 from headwise.core.heads import Site
 from headwise.importance.measures import UNTRAINED_COLUMNS
-from headwise.importance.untrained import UNTRAINED_SENTENCES, score_untrained
+from headwise.importance.untrained import UNTRAINED_SENTENCES, score_untrained, untrained
 from models.tasks.askers import asker, lines, pairs
 
 MEASURES = ["confidence", "gradient", "lrp.ding.pooled", "ablation.zero"]
@@ -24,7 +24,7 @@ def weights(model: hw.Model) -> dict[str, torch.Tensor]:
 def test_a_control_has_the_same_shape_and_other_weights() -> None:
     model = asker()
     before = torch.get_rng_state()
-    control, again, other = (hw.untrained(model, seed) for seed in (1, 1, 2))
+    control, again, other = (untrained(model, seed) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
     assert control.heads == model.heads and control.tokenizer is model.tokenizer
     shapes, own = ({n: w.shape for n, w in weights(one).items()} for one in (control, model))
@@ -42,7 +42,7 @@ def test_weights_are_drawn_as_the_class_draws_them() -> None:
     with torch.no_grad():
         for parameter in model.hf.parameters():
             parameter.mul_(100)
-    drawn = weights(hw.untrained(model, 1))["transformer.h.0.attn.c_attn.weight"]
+    drawn = weights(untrained(model, 1))["transformer.h.0.attn.c_attn.weight"]
     assert abs(float(drawn.std()) / model.hf.config.initializer_range - 1) < 0.1
 
 
@@ -51,7 +51,7 @@ def test_a_pruned_model_has_a_pruned_twin(tmp_path: Path) -> None:
     gone = [hw.Head("encoder-self", 0, 0), hw.Head("cross", 1, 2)]
     model.remove(hw.HeadMask.full(model.heads).without(gone)).save(tmp_path / "small")
     small = hw.load(tmp_path / "small")
-    control = hw.untrained(small, 1)
+    control = untrained(small, 1)
     assert control.heads == small.heads and control.layout == small.layout
     assert control.parameters == small.parameters
 
@@ -59,7 +59,7 @@ def test_a_pruned_model_has_a_pruned_twin(tmp_path: Path) -> None:
 def test_half_precision_stays() -> None:
     model = asker("gpt2")
     model.hf.to(torch.bfloat16)
-    assert hw.untrained(model).hf.dtype == torch.bfloat16
+    assert untrained(model).hf.dtype == torch.bfloat16
 
 
 def test_scores_against_a_slow_twin() -> None:
@@ -70,7 +70,7 @@ def test_scores_against_a_slow_twin() -> None:
     assert controls is not None
     assert tuple(controls.columns) == UNTRAINED_COLUMNS and set(controls["seed"]) == {6, 7}
     for seed, rows in controls.groupby("seed"):
-        alone = hw.score(hw.untrained(model, int(seed)), text, MEASURES, seed=5).table
+        alone = hw.score(untrained(model, int(seed)), text, MEASURES, seed=5).table
         assert np.array_equal(rows["value"], alone["value"])
     of_layer = controls.groupby(["kind", "layer", "measure"])["value"]
     for row in table.sample(20, random_state=0).itertuples():

@@ -13,7 +13,7 @@ from headwise.core.heads import Kind
 from headwise.core.options import Architecture, Gates, Keep, Training
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.models.attention import discover
+from headwise.models.attention.discover import discover
 from headwise.models.model import Model
 from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.token_batches import Encoded

@@ -18,7 +18,8 @@ from headwise.core.heads import KINDS, Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture, Greedy
 from headwise.data.text import ParallelText
-from headwise.models.attention import discover, keeping
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import discover
 from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.models.training.token_batches import Encoded

@@ -22,7 +22,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import KINDS, Head, HeadMap, Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import Gates
-from headwise.models.attention import capture, keeping
+from headwise.models.attention.capture import capture, keeping
 from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze

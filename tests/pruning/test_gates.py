@@ -20,7 +20,8 @@ from transformers import MarianMTModel
 
 from headwise.core.heads import Head, HeadMap
 from headwise.core.options import Scale
-from headwise.models.attention import capture, discover, keeping
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import discover
 from headwise.pruning.gates import EDGE, HardConcrete, HeadGates, glorot_uniform
 from pruning.golden_model import close, tensor
 

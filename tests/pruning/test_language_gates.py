@@ -16,7 +16,8 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import Gates, TopK
 from headwise.data.text import Text
-from headwise.models.attention import discover, keeping
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import discover
 from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.models.training.language import Packed

@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 import headwise as hw
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
+from headwise.pruning.own_loop import GatedLoop
 from models.attention.families import STACK, build
 from own_process import script, two
 
@@ -53,7 +54,7 @@ def test_a_bare_loop(model: hw.Model) -> None:
     data, before = examples(model, 512), dict(vars(model.hf))
     batches = torch.utils.data.DataLoader(data, batch_size=32)  # type: ignore[arg-type]
     optimizer = torch.optim.Adam(model.hf.parameters(), lr=1e-3)
-    with hw.GatedLoop(model, penalty=0.02, learning_rate=0.2) as gates:
+    with GatedLoop(model, penalty=0.02, learning_rate=0.2) as gates:
         for _ in range(4):
             for batch in batches:
                 model.hf(**batch).loss.backward()
@@ -90,12 +91,12 @@ def test_a_trainer_steps_by_itself(model: hw.Model, tmp_path: Path) -> None:
         logging_strategy="no",
     )
     data: Any = examples(model, 512)
-    with hw.GatedLoop(model, penalty=0.02, learning_rate=0.2) as gates:
+    with GatedLoop(model, penalty=0.02, learning_rate=0.2) as gates:
         Trainer(model.hf, arguments, train_dataset=data, callbacks=[gates]).train()
     assert kept(gates.mask()) == [USEFUL]
 
 
-def log_alpha(gates: hw.GatedLoop) -> Tensor:
+def log_alpha(gates: GatedLoop) -> Tensor:
     return gates.gates.log_alpha.detach().clone()
 
 
@@ -104,7 +105,7 @@ def train(model: hw.Model, scaler: torch.amp.GradScaler | None, updates: int = 2
     torch.manual_seed(1)
     data: Any = examples(model, 32 * updates)
     optimizer = torch.optim.SGD(model.hf.parameters(), lr=1e-2)
-    with hw.GatedLoop(model, penalty=0.02, learning_rate=0.2) as gates:
+    with GatedLoop(model, penalty=0.02, learning_rate=0.2) as gates:
         for batch in torch.utils.data.DataLoader(data, batch_size=32):
             loss = model.hf(**batch).loss
             if scaler is None:
@@ -145,7 +146,7 @@ def overflow(model: hw.Model) -> Tensor:
 
 def test_an_overflow_leaves_the_gates_out_and_lowers_the_scale(model: hw.Model) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with hw.GatedLoop(model, penalty=0.02) as gates:
+    with GatedLoop(model, penalty=0.02) as gates:
         scaler.scale(overflow(model)).backward()
         gates.step(scaler)
         scaler.update()
@@ -156,7 +157,7 @@ def test_an_overflow_leaves_the_gates_out_and_lowers_the_scale(model: hw.Model) 
 
 
 def test_an_overflow_without_a_scaler_is_said(model: hw.Model) -> None:
-    with hw.GatedLoop(model, penalty=0.02) as gates:
+    with GatedLoop(model, penalty=0.02) as gates:
         overflow(model).backward()
         with pytest.raises(hw.HeadwiseError, match=r"not all finite .* call step\(scaler\)"):
             gates.step()
@@ -164,7 +165,7 @@ def test_an_overflow_without_a_scaler_is_said(model: hw.Model) -> None:
 
 
 def test_gates_that_are_nan_give_no_mask(model: hw.Model) -> None:
-    gates = hw.GatedLoop(model, penalty=0.02)
+    gates = GatedLoop(model, penalty=0.02)
     with torch.no_grad():
         gates.gates.log_alpha[1] = torch.nan
     with pytest.raises(hw.HeadwiseError, match="1 of 4 gates are NaN"):
@@ -189,7 +190,7 @@ def test_a_trainer_in_half_precision_steps_by_its_scaler(tmp_path: Path) -> None
         torch.manual_seed(0)
         model = classifier()
         data: Any = examples(model, 128)
-        with hw.GatedLoop(model, penalty=0.05, learning_rate=0.2) as gates:
+        with GatedLoop(model, penalty=0.05, learning_rate=0.2) as gates:
             trainer = Trainer(model.hf, arguments, train_dataset=data, callbacks=[gates])
             trainer.accelerator.scaler = scaler
             trainer.train()
@@ -213,7 +214,7 @@ model = classifier()
 whole = DistributedDataParallel(model.hf)
 optimizer = torch.optim.Adam(whole.parameters(), lr=1e-3)
 torch.manual_seed(rank)  # other noise and other sentences
-with hw.GatedLoop(model, penalty=0.05, learning_rate=0.5) as gates:
+with GatedLoop(model, penalty=0.05, learning_rate=0.5) as gates:
     for _ in range(12):
         batch = {"input_ids": torch.randint(3, 50, (16, 8)), "labels": torch.randint(2, (16,))}
         whole(**batch).loss.backward()
@@ -244,7 +245,7 @@ def test_an_error_in_the_loop_leaves_the_model_as_it_was(model: hw.Model) -> Non
     inputs = {"input_ids": torch.tensor([[5, 6, 7]])}
     with torch.no_grad():
         before = model.hf(**inputs).logits
-        with pytest.raises(KeyError), hw.GatedLoop(model, penalty=0.0, start=-9.0):
+        with pytest.raises(KeyError), GatedLoop(model, penalty=0.0, start=-9.0):
             assert not torch.equal(model.hf(**inputs).logits, before)
             raise KeyError
         assert torch.equal(model.hf(**inputs).logits, before)
@@ -252,10 +253,10 @@ def test_an_error_in_the_loop_leaves_the_model_as_it_was(model: hw.Model) -> Non
 
 def test_gates_that_have_not_settled_warn(model: hw.Model) -> None:
     """Chances of 0.47 remove every head by their sign, which is no result."""
-    gates = hw.GatedLoop(model, penalty=0.01, start=0.0)
+    gates = GatedLoop(model, penalty=0.01, start=0.0)
     with pytest.warns(UserWarning, match="have not settled: 100%"):
         gates.remove()
-    settled = hw.GatedLoop(model, penalty=0.01)
+    settled = GatedLoop(model, penalty=0.01)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         settled.remove()

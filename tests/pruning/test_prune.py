@@ -23,7 +23,7 @@ from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import resolve_measures
 from headwise.importance.passes import importance_values
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.tasks import held_out
 from headwise.pruning import target_count

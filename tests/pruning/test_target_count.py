@@ -16,7 +16,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap, Kind
 from headwise.core.options import Gates, Greedy, Keep
 from headwise.core.units import counts_by_kinds, left_by_step
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.model import Model
 from headwise.models.training.loss import dev_loss
 from headwise.pruning import target_count

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap
 from headwise.core.options import Keep, TopK
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.pruning.gate_training import UNDECIDED
 from headwise.pruning.gates import HardConcrete
 from headwise.pruning.prune import prune_by_training

@@ -16,7 +16,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
 from headwise.models.model import Model
 from headwise.pruning.control_models import at_random

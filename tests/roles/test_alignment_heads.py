@@ -20,11 +20,12 @@ from headwise.core.heads import Head, HeadMap
 from headwise.core.layout import HeadMask
 from headwise.core.progress import silent
 from headwise.faces.cli import app
-from headwise.models.attention import AttentionCall, capture
+from headwise.models.attention.capture import capture
+from headwise.models.attention.kernel import AttentionCall
 from headwise.roles import alignment as words
 from headwise.roles import alignment_heads, head_sets
 from headwise.roles.alignment import LinkedText, read_links
-from headwise.roles.alignment_heads import EXPECTED_ROUNDS, readings, reported
+from headwise.roles.alignment_heads import EXPECTED_ROUNDS, align, readings, reported
 from headwise.roles.halves import halves_of
 from headwise.roles.head_sets import AlignmentBatch, grow
 from headwise.roles.observation import Subject
@@ -65,7 +66,7 @@ def scores_of(found: Any) -> pd.Series:
 
 
 def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Path) -> None:
-    found = hw.align(translator(), hw.LinkedText.read(*pairs(tmp_path)))
+    found = align(translator(), LinkedText.read(*pairs(tmp_path)))
     assert set(found.heads) == set(PAIR) and found.confirmed and found.measure == "alignment.error"
     chosen, best = sets_of(found).loc["chosen"], sets_of(found).loc["best head"]
     assert chosen["value"] == pytest.approx(1 / 11)  # the first word of six has no link
@@ -78,8 +79,8 @@ def test_two_heads_that_know_half_of_the_words_are_chosen_together(tmp_path: Pat
 def test_two_heads_of_a_language_model_are_chosen_together(tmp_path: Path) -> None:
     """The prompt has a word of the sentences, which is no source word. Heads look at what was read: what is written
     next is linked with it, but for the first word."""
-    text = hw.LinkedText.read(*pairs(tmp_path))
-    found = hw.align(prompted_translator(), text, prompt=PROMPT)
+    text = LinkedText.read(*pairs(tmp_path))
+    found = align(prompted_translator(), text, prompt=PROMPT)
     assert set(found.heads) == set(ASKED) and found.confirmed
     chosen = sets_of(found).loc["chosen"]
     assert chosen["value"] == pytest.approx(1 / 11) and chosen["baseline"] > 0.5
@@ -94,7 +95,7 @@ def test_a_language_model_against_a_slow_version(tmp_path: Path) -> None:
     torch.manual_seed(0)
     for parameter in by_hand.hf.parameters():
         torch.nn.init.normal_(parameter, 0, 0.5)
-    found = hw.align(by_hand, hw.LinkedText.read(text, links), prompt=PROMPT)
+    found = align(by_hand, LinkedText.read(text, links), prompt=PROMPT)
     by_hand.hf.set_attn_implementation("eager")
     right = 0
     for (source, target), (sure, _) in zip(text, read_links(links), strict=True):
@@ -184,7 +185,7 @@ def test_a_dry_run_says_what_is_read_and_writes_nothing(
 
 
 def test_heads_of_one_layer(tmp_path: Path) -> None:
-    found = hw.align(translator(), hw.LinkedText.read(*pairs(tmp_path)), one_layer=True)
+    found = align(translator(), LinkedText.read(*pairs(tmp_path)), one_layer=True)
     assert len({head.layer for head in found.heads}) == 1 and found.heads[0] in PAIR
 
 
@@ -194,7 +195,7 @@ def test_the_error_against_a_slow_version(tmp_path: Path, tiny_marian) -> None:
     links.write_text("\n".join(gold) + "\n")
     by_hand = translator()
     model = hw.Model(tiny_marian(), by_hand.tokenizer, "random")
-    found = hw.align(model, hw.LinkedText.read(text, links))
+    found = align(model, LinkedText.read(text, links))
     right = total = hits = linked = 0
     for (source, target), (sure, possible) in zip(text, read_links(links), strict=True):
         sides = (model.tokenizer(side, return_tensors="pt") for side in (source, target))
@@ -254,7 +255,7 @@ def test_maps_are_normalised_over_tokens_and_smoothed_over_time() -> None:
 def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     speech = hw.Speech.read(spoken(tmp_path, 12))
     model = listener()
-    found = hw.align(model, speech)
+    found = align(model, speech)
     assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"
     assert found.confirmed and found.own is None and found.better_than_own
     chosen, best = (row for _, row in found.sets.iterrows())
@@ -271,7 +272,7 @@ def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.Mon
         encoded.extend(recordings)
 
     monkeypatch.setattr(alignment, "encode_recordings", encode)
-    again = hw.align(model, speech)
+    again = align(model, speech)
     assert again.heads == found.heads and again.table.equals(found.table)
     kept = [recording.states is not None for recording in encoded]
     assert kept == [True] * 3 + [False] * (len(kept) - 3) and len(kept) > 10

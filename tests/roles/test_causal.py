@@ -12,7 +12,7 @@ from benchmarks.truth.planted_templates import SIZE, plant_template_model
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.training.token_batches import IGNORED
 from headwise.roles.behaviour import effect_sentence
 from headwise.roles.causal import (

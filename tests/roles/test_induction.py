@@ -10,7 +10,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall, capture, discover
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.projection import LinearNorm, direct_weights
 from headwise.roles.induction import LENGTH, REPEATS, copying, repeated_sequences, repetition
 from headwise.roles.observation import PassageBatch, Subject, observe

@@ -15,11 +15,12 @@ from transformers import PreTrainedTokenizerFast
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.tasks.objective import asked_places, on_device, predict
 from headwise.roles.behaviour import FALSE_WORDS
 from headwise.roles.lost_words import (
     WORDS,
+    LostWords,
     lost_words,
     of_batch,
     said_words,
@@ -190,7 +191,7 @@ def test_text_of_the_models_own_and_what_is_refused() -> None:
     model = asker()
     result = lost_words(model, lines(60))
     assert "own translations" in result.lines()[0] and result.signature["words"] > 0
-    assert {*result.files()} == {*hw.LostWords.FILES}
+    assert {*result.files()} == {*LostWords.FILES}
     twice = hw.ParallelText.from_pairs([*pairs(30), *pairs(30)])
     assert lost_words(model, twice).signature["sentences"] <= 30
     refuses(lambda: lost_words(model, "file.txt"), "There is no file 'file.txt'")

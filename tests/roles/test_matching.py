@@ -9,10 +9,13 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise.models.attention import capture, evaluating
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.output import run_layers
 from headwise.models.tasks.objective import inputs_of
 from headwise.roles import matching
+from headwise.roles.matching import match
 from models.tasks.askers import asker, lines, pairs
 
 TEXTS = {"marian": pairs, "bert": lines, "llama": lines}
@@ -36,7 +39,7 @@ def swapped(model: hw.Model) -> hw.Model:
 
 def test_heads_that_changed_places_are_paired() -> None:
     model = asker("bert")
-    found = hw.match(model, swapped(model), lines(300))
+    found = match(model, swapped(model), lines(300))
     places = {}
     for row in found.table.to_dict("records"):
         places[row["layer"], row["head"]] = row["other_layer"], row["other_head"]
@@ -59,7 +62,7 @@ def test_affinity_is_that_of_a_slow_recount(family: str) -> None:
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
     second = hw.Model(other, model.tokenizer, "noisy")
     text = TEXTS[family](200)
-    row = hw.match(model, second, text).table.iloc[-1]
+    row = match(model, second, text).table.iloc[-1]
 
     total = 0.0
     queries = 0
@@ -83,7 +86,7 @@ def test_affinity_is_that_of_a_slow_recount(family: str) -> None:
 def weights_of(model: hw.Model, batch: dict, kind: str, layer: int) -> torch.Tensor:
     found = []
 
-    def hook(call: hw.AttentionCall) -> None:
+    def hook(call: AttentionCall) -> None:
         if (call.site.kind, call.site.layer) == (kind, layer):
             assert call.weights is not None
             found.append(call.weights.clone())
@@ -113,8 +116,8 @@ def test_models_of_other_weights_are_no_pairs() -> None:
     torch.manual_seed(1)
     for parameter in second.hf.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    found = hw.match(first, second, lines(300, seed=4))
-    same = hw.match(first, first, lines(300, seed=4))
+    found = match(first, second, lines(300, seed=4))
+    same = match(first, first, lines(300, seed=4))
     assert found.table["difference"].max() < same.table["difference"].min()
 
 
@@ -128,9 +131,9 @@ def test_partners_have_the_same_length_and_half() -> None:
 
 def test_a_batch_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = asker("bert")
-    whole = hw.match(model, swapped(model), lines(300)).table
+    whole = match(model, swapped(model), lines(300)).table
     monkeypatch.setattr(matching, "WEIGHTS_IN_MEMORY", 20 * model.heads.total * 12**2)
-    pieces = hw.match(model, swapped(model), lines(300)).table
+    pieces = match(model, swapped(model), lines(300)).table
     keys = ["kind", "layer", "head"]
     for column in ("affinity", "runner_up", "n"):
         np.testing.assert_allclose(

@@ -17,7 +17,7 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
-from headwise.roles.role import NO_ROLE, category, display_name, ordered_roles, role_of
+from headwise.roles.role import NO_ROLE, category, display_name, ordered_roles, role, role_of
 from headwise.study import make_plan, run_study
 from models.attention.families import STACK
 from refusals import refuses
@@ -30,9 +30,9 @@ HEAD = {"kind": "encoder-self", "layer": 1, "head": 2}
 @pytest.fixture(autouse=True)
 def own_role(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user writes."""
-    monkeypatch.setattr(hw.role, "added", {})
+    monkeypatch.setattr(role, "added", {})
 
-    @hw.role(NAME, margin=0.1, caption="share of words pointing at the first word", source="ours")
+    @role(NAME, margin=0.1, caption="share of words pointing at the first word", source="ours")
     def first_word(sentence: Annotated) -> Iterator[tuple[int, int]]:
         """From every word to the first one of the sentence."""
         for index in range(1, len(sentence.words)):
@@ -72,27 +72,27 @@ def test_heads_are_found_on_halves_with_baseline_and_interval(
 def test_a_role_that_no_head_has_is_said(
     few_trees: Treebank, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    hw.role("last-word", threshold=0.9)(lambda sentence: [(0, len(sentence.words) - 1)])
+    role("last-word", threshold=0.9)(lambda sentence: [(0, len(sentence.words) - 1)])
     found = hw.roles(model_of(tokenizer), few_trees)
     assert any(line.startswith("encoder-self: no head for last word") for line in found.absent)
 
 
 def test_the_table_has_its_names() -> None:
     assert category(NAME) == display_name(NAME) == "first word" != NO_ROLE
-    assert ordered_roles()[-1].name == NAME and role_of(NAME) is hw.role[NAME]
-    again = hw.role("sink", threshold=0.5)
+    assert ordered_roles()[-1].name == NAME and role_of(NAME) is role[NAME]
+    again = role("sink", threshold=0.5)
     refuses(lambda: again(lambda sentence: []), "declared twice")
-    refuses(lambda: hw.role["first-words"], "did you mean 'first-word'")
+    refuses(lambda: role["first-words"], "did you mean 'first-word'")
 
 
 def test_what_a_role_may_not_name_or_take(
     few_trees: Treebank, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     model = model_of(tokenizer)
-    hw.role("too-far", margin=0.1)(lambda sentence: [(0, len(sentence.words))])
+    role("too-far", margin=0.1)(lambda sentence: [(0, len(sentence.words))])
     refuses(lambda: hw.roles(model, few_trees), "'too-far' names the words 0 and")
-    hw.role.added.clear()
-    hw.role("odd", data=("treebank",), takes=("moon",), threshold=0.5)(lambda passage, moon: None)
+    role.added.clear()
+    role("odd", data=("treebank",), takes=("moon",), threshold=0.5)(lambda passage, moon: None)
     words = "'odd' takes moon, but a test on treebank can take"
     refuses(lambda: hw.roles(model, few_trees), words)
 
@@ -124,8 +124,8 @@ def test_in_a_study_and_its_report(
     written = (run / "roles" / "roles.csv").stat().st_mtime_ns
     run_study(plan, tmp_path / "run", QUIET, only="roles")
     assert (run / "roles" / "roles.csv").stat().st_mtime_ns == written  # resumed
-    hw.role.added.clear()
-    hw.role("other-word", margin=0.1)(lambda sentence: [(0, 1)])
+    role.added.clear()
+    role("other-word", margin=0.1)(lambda sentence: [(0, 1)])
     run_study(plan, tmp_path / "run", QUIET, only="roles")
     assert NAME not in set(pd.read_csv(run / "roles" / "table.csv")["measure"])
 
@@ -141,7 +141,7 @@ def test_a_package_declares_one_by_an_entry_point(
     monkeypatch.syspath_prepend(tmp_path)
     points = metadata.EntryPoints([metadata.EntryPoint("packed", "packed_role", "headwise.roles")])
     monkeypatch.setattr(metadata, "entry_points", lambda group: points.select(group=group))
-    monkeypatch.delitem(hw.role.__dict__, "installed", raising=False)
+    monkeypatch.delitem(role.__dict__, "installed", raising=False)
     assert role_of("packed") is not None and ordered_roles()[-1].name == "packed"
 
 

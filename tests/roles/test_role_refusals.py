@@ -13,6 +13,10 @@ import pytest
 import headwise as hw
 from headwise.data.embedded import write_treebank
 from headwise.data.treebank import Treebank
+from headwise.roles.alignment import LinkedText
+from headwise.roles.alignment_heads import align
+from headwise.roles.lost_words import lost_words
+from headwise.roles.matching import match
 from models.tasks.askers import asker, lines
 from refusals import refuses
 from roles.aligning import PROMPT, copies, listener, pairs, prompted_translator, spoken, translator
@@ -25,22 +29,22 @@ def write(path: Path, text: str) -> Path:
 
 def prompted(folder: Path, prompt: str | None = PROMPT, **options: Any) -> object:
     options |= {} if prompt is None else {"prompt": prompt}
-    return hw.align(prompted_translator(), hw.LinkedText.read(*copies(folder, 4)), **options)
+    return align(prompted_translator(), LinkedText.read(*copies(folder, 4)), **options)
 
 
 def apart(folder: Path, model: hw.Model | None = None, **options: Any) -> object:
-    return hw.align(model or translator(), hw.LinkedText.read(*pairs(folder, 4)), **options)
+    return align(model or translator(), LinkedText.read(*pairs(folder, 4)), **options)
 
 
 def linked(folder: Path, text: str) -> object:
     source, links = pairs(folder, 1)
-    return hw.align(translator(), hw.LinkedText.read(source, write(links, text)))
+    return align(translator(), LinkedText.read(source, write(links, text)))
 
 
 def one_pair(folder: Path) -> object:
     text, links = pairs(folder, 2)
     first = write(folder / "one", links.read_text().splitlines()[0])
-    return hw.align(translator(), hw.LinkedText.read(text.head(1), first))
+    return align(translator(), LinkedText.read(text.head(1), first))
 
 
 HEADER = "audio,word,start,end"
@@ -55,19 +59,19 @@ def no_audio(folder: Path, words: int) -> object:
     row = {"audio": "0.wav", "word": "w1", "end": 1, "language": "en"}
     rows = [json.dumps(row | {"start": n / 10}) for n in range(words)]
     (folder / "0.wav").write_bytes(b"RIFF nothing")
-    return hw.align(listener(), hw.Speech.read(write(folder / "a.jsonl", "\n".join(rows))))
+    return align(listener(), hw.Speech.read(write(folder / "a.jsonl", "\n".join(rows))))
 
 
 def cut_off(folder: Path) -> object:
     file = spoken(folder, 2)
     (folder / "0.wav").write_bytes((folder / "0.wav").read_bytes()[:9999])
-    return hw.align(listener(), hw.Speech.read(file))
+    return align(listener(), hw.Speech.read(file))
 
 
 def no_language(folder: Path) -> object:
     file = spoken(folder, 1)
     file.write_text(file.read_text().replace(",en\n", ",\n"))
-    return hw.align(listener(), hw.Speech.read(file))
+    return align(listener(), hw.Speech.read(file))
 
 
 def trees(folder: Path) -> Treebank:
@@ -86,7 +90,7 @@ def other_tokens() -> hw.Model:
 
 
 def matched(one: str, other: str | hw.Model, count: int = 300) -> object:
-    return hw.match(asker(one), asker(other) if isinstance(other, str) else other, lines(count))
+    return match(asker(one), asker(other) if isinstance(other, str) else other, lines(count))
 
 
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
@@ -99,7 +103,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: apart(f, asker("bert"), prompt=PROMPT), "does not translate"),
     # alignment heads: texts and links
     (lambda f: apart(f, listener()), "--audio"),
-    (lambda f: hw.align(translator(), speech(f)), "sentence pairs"),
+    (lambda f: align(translator(), speech(f)), "sentence pairs"),
     (one_pair, "no second half"),
     (lambda f: linked(f, "0-0 1:1"), "Line 1"),
     (lambda f: linked(f, "0-9"), "0-9"),
@@ -127,14 +131,14 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: hw.roles(asker("llama"), ["a b", "c d"]), "treebank, and list was given"),  # type: ignore[arg-type]
     (lambda f: hw.roles(listener(), speech(f), training={1: 2}), "tested without other text"),
     (lambda f: hw.roles(asker("llama"), trees(f), seed=-1), "The seed is -1: … at least 0"),
-    (lambda f: hw.lost_words(asker("bert"), lines(9), seed=-1), "The seed is -1"),
+    (lambda f: lost_words(asker("bert"), lines(9), seed=-1), "The seed is -1"),
     (lambda f: apart(f, seed=-1), "The seed is -1"),
-    (lambda f: hw.match(asker("bert"), asker("bert"), lines(9), seed=-1), "The seed is -1"),
+    (lambda f: match(asker("bert"), asker("bert"), lines(9), seed=-1), "The seed is -1"),
     # heads of two models
     (lambda f: matched("bert", "llama"), "there is none to match"),
     (lambda f: matched("bert", "bert", 12), "have another one of the same number of tokens"),
     (lambda f: matched("llama", other_tokens()), "as different tokens"),
-    (lambda f: hw.match(asker("bert"), asker("bert"), [{}]), "Heads are matched on text"),  # type: ignore[arg-type]
+    (lambda f: match(asker("bert"), asker("bert"), [{}]), "Heads are matched on text"),  # type: ignore[arg-type]
 ]
 
 

@@ -14,12 +14,14 @@ import torch
 import headwise as hw
 from headwise.core.heads import Head, Kind, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import AttentionCall, capture, keeping
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.tasks.objective import asked_places, losses_of, on_device
 from headwise.roles.role_sets import (
     ELSEWHERE,
     RANDOM_SETS,
     SETS,
+    RoleSets,
     pattern_outputs,
     role_sets,
     sets_like,
@@ -119,7 +121,7 @@ def test_a_role_without_a_pattern_and_text_of_the_models_own() -> None:
     ]
     said = "\n".join(result.lines())
     assert "cross, reading, heads 0/1: off " in said and "random sets" in said
-    assert {*result.files()} == {*hw.RoleSets.FILES} and "own translations" in said
+    assert {*result.files()} == {*RoleSets.FILES} and "own translations" in said
 
 
 @pytest.mark.parametrize("offset", [-2, -1, 0, 1, float("inf"), float("-inf")])

@@ -16,6 +16,7 @@ from headwise.core.heads import COLUMNS
 from headwise.core.statistics import cohen_h
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
+from headwise.importance.untrained import untrained
 from headwise.models.attention.discover import output_of
 from headwise.roles import alignment, observation
 from headwise.roles.observation import RoleOptions
@@ -279,7 +280,7 @@ def test_controls_are_tests_of_untrained_models_and_of_changed_text(
     model, text = reader(), list(few_trees)
     found = hw.roles(model, few_trees, seed=4, untrained=2).controls
     assert tuple(found.columns) == CONTROL_COLUMNS and found["measure"].map(role_of).notna().all()
-    slow = {f"untrained.{n}": hw.roles(hw.untrained(model, n), few_trees, seed=4) for n in (5, 6)}
+    slow = {f"untrained.{n}": hw.roles(untrained(model, n), few_trees, seed=4) for n in (5, 6)}
     slow["shuffled"] = find_roles(model, RoleTexts(shuffled(text, 4)), seed=4)
     slow["random-words"] = find_roles(model, RoleTexts(random_words(text, 4)), seed=4)
     assert set(found["control"]) == {*slow}

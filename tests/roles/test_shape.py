@@ -9,7 +9,7 @@ import torch
 
 from headwise.core.heads import Site
 from headwise.data.treebank import Treebank
-from headwise.models.attention import AttentionCall
+from headwise.models.attention.kernel import AttentionCall
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums
 from headwise.roles.shape import TAGS, means, opening, shape, variability

@@ -16,6 +16,7 @@ import headwise as hw
 from headwise.core.layout import HeadMask
 from headwise.data.embedded import write_treebank
 from headwise.faces.cli import app
+from headwise.importance.untrained import untrained
 from headwise.roles.passage import Passage
 from headwise.speech.recordings import audio_seconds, samples
 from headwise.speech.sound import NEAR_FRAMES, diagonal, spoken_word
@@ -134,7 +135,7 @@ def test_positions_hold_on_noise_and_not_in_an_untrained_model(found: Any) -> No
 
 def test_against_a_slow_script_on_the_stock_model(heard: hw.Speech) -> None:
     """Recording by recording, attention from transformers' own eager code."""
-    model = hw.untrained(listener(), 3)
+    model = untrained(listener(), 3)
     out = hw.roles(model, heard)
     model.hf.set_attn_implementation("eager")
     hits: dict[tuple[str, int, int, str], list[bool]] = defaultdict(list)

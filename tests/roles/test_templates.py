@@ -18,7 +18,7 @@ from headwise.core.heads import Site
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.treebank import Treebank
-from headwise.models.attention import AttentionCall
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.model import Model
 from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View

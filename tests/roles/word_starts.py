@@ -13,7 +13,9 @@ from transformers import pipeline
 
 from headwise.core.heads import Head
 from headwise.core.progress import silent
-from headwise.models.attention import AttentionCall, capture, evaluating
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.model import Model
 from headwise.roles.observation import Subject
 from headwise.speech.alignment import (

@@ -19,7 +19,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two controls, declared as on the page of the documentation; forgotten after the test."""
     monkeypatch.setattr(control, "added", {})
 
-    @hw.control(
+    @control(
         "first-heads",
         title="the first heads",
         question="whether any heads would do",
@@ -33,7 +33,7 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         count = sum(case.mask.count(kind) for kind in case.kinds)
         return hw.HeadMask.full(case.heads).without(some[count:])
 
-    @hw.control("untouched", title="the full model itself", of="sweep")
+    @control("untouched", title="the full model itself", of="sweep")
     def untouched(case: Case) -> hw.Model:
         return case.full
 
@@ -63,7 +63,7 @@ def test_a_control_that_gives_something_else_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, finished: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(control, "added", {})
-    hw.control("nothing", of="sweep")(lambda case: None)
+    control("nothing", of="sweep")(lambda case: None)
     pruning = {"keep": [3], "epochs": 1, "controls": ["nothing"]}
     plan = plan_of(of_model(finished, pruning=pruning))
     refuses(lambda: again(plan, tmp_path, "prune"), "control 'nothing' gave None … must")
@@ -78,4 +78,4 @@ def test_a_control_that_gives_something_else_is_refused_in_a_sentence(
     ],
 )
 def test_declarations_that_cannot_be(name: str, facts: dict[str, Any], reason: str) -> None:
-    refuses(lambda: hw.control(name, **facts)(lambda case: case.mask), reason)
+    refuses(lambda: control(name, **facts)(lambda case: case.mask), reason)

@@ -10,6 +10,7 @@ import pytest
 import headwise as hw
 from headwise.faces.report.run_folder import read_run
 from headwise.roles.behaviour import WORDS
+from headwise.roles.lost_words import lost_words
 from headwise.study import make_plan, run_study
 from models.tasks.askers import embedder
 from study.studies import QUIET, again, facts, of_model, plan_of
@@ -21,7 +22,7 @@ def test_a_study_writes_what_the_function_finds(finished: Path, tmp_path: Path) 
     assert "words" in again(plan, tmp_path / "out", "roles").made
     model = hw.load(finished / "model")
     pairs = hw.ParallelText.read(*(tmp_path / f"out/corpus/dev.{side}" for side in ("en", "fr")))
-    found = hw.lost_words(model, pairs, seed=plan.seed)
+    found = lost_words(model, pairs, seed=plan.seed)
     written = pd.read_csv(tmp_path / "out/words.csv")
     assert list(written.columns) == list(WORDS) and len(written) == len(found.table)
     assert facts(tmp_path / "out")["words"]["words"] == len(found.confirmed)

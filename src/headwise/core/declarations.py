@@ -9,7 +9,7 @@ name must answer without torch. Our own rows are in one module of their package:
 Others come from installed packages with an entry point of the table's group, and from a user's script, by the table as
 a decorator:
 
-    @hw.measure("mine", caption="…")
+    @measure("mine", caption="…")
     def mine(model, batches): ...
 """
 
@@ -79,9 +79,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
     def __call__(self, name: str, **facts: Any) -> Callable[[Function], Function]:
         """Declare the decorated function under a name. Raises HeadwiseError for a name that another function has."""
         if not isinstance(name, str):
-            raise HeadwiseError(
-                f"The decorator @hw.{self.word} needs a name: @hw.{self.word}('mine')."
-            )
+            raise HeadwiseError(f"The decorator @{self.word} needs a name: @{self.word}('mine').")
 
         def declare(function: Function) -> Function:
             declared = self.entry(
@@ -133,7 +131,7 @@ class Declarations(Mapping[str, Entry], Generic[Entry]):
                 ) from error
 
     def __repr__(self) -> str:
-        return f"<hw.{self.word}: {', '.join(self)}>"
+        return f"<{self.word}: {', '.join(self)}>"
 
     @property
     def entries(self) -> dict[str, Entry]:

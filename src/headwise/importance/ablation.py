@@ -24,7 +24,8 @@ from headwise.importance.measurement import Measurement
 from headwise.importance.paths import Receivers, along_paths
 from headwise.importance.sample import Sample
 from headwise.importance.work import work_on
-from headwise.models.attention import AttentionCall, Discovery, evaluating
+from headwise.models.attention.discover import Discovery, evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.removal import with_others
 from headwise.models.attention.reuse import Trial
 from headwise.models.attention.sides import sides_of_site

@@ -25,7 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall, Discovery, capture, device_of, evaluating
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery, evaluating
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.offload import device_of
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.projection import output_weights
 from headwise.models.attention.sides import Side, sides_of_site

@@ -19,7 +19,7 @@ from headwise.core.statistics import means_with_intervals, ratio_interval
 from headwise.importance.ablation import ABLATIONS, ablate
 from headwise.importance.passes import refuse_unscorable
 from headwise.importance.paths import Receivers
-from headwise.models.attention import evaluating
+from headwise.models.attention.discover import evaluating
 from headwise.models.environment import signature_of
 from headwise.models.evaluation.corrupted_outputs import swapped
 from headwise.models.evaluation.sums import to_numpy

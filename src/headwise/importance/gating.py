@@ -30,7 +30,9 @@ from headwise.core.heads import Row, Site
 from headwise.core.progress import Report, silent, turn
 from headwise.importance.gradient import tracing
 from headwise.importance.measurement import Measurement
-from headwise.models.attention import Discovery, capture, device_of
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery
+from headwise.models.attention.offload import device_of
 from headwise.models.evaluation.soundness import refuse_unsound
 from headwise.models.model import Model
 from headwise.models.tasks.batches import Batches, Fold

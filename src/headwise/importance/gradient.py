@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.models.attention.capture import capture
 from headwise.models.attention.direct import direct_paths
-from headwise.models.attention.discover import same_gradients
-from headwise.models.attention.kernel import repeat
+from headwise.models.attention.discover import Discovery, evaluating, same_gradients
+from headwise.models.attention.kernel import AttentionCall, repeat
 from headwise.models.attention.offload import reloading
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.evaluation.corrupted_outputs import corrupted_outputs

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from headwise.core.heads import Site
 from headwise.importance.gradient import tracing
-from headwise.models.attention import AttentionCall, Discovery
+from headwise.models.attention.discover import Discovery
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.evaluation import recorded_batch
 from headwise.models.evaluation.recorded_batch import RecordedBatch
 from headwise.models.evaluation.sums import SentenceSums, add_all

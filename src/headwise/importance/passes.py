@@ -20,9 +20,9 @@ from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import MeasureNeed, measure, passes, resolve_measures, usual
 from headwise.importance.work import work_on
-from headwise.models.attention import evaluating, is_offloaded, keeping
-from headwise.models.attention.discover import output_of
-from headwise.models.attention.offload import refuse_offloaded
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import evaluating, output_of
+from headwise.models.attention.offload import is_offloaded, refuse_offloaded
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.evaluation.sums import SENTENCE_SCALES, SentenceSums, head_values
 from headwise.models.model import Model

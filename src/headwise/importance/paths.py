@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
 from headwise.core.heads import HeadMap, Site
-from headwise.models.attention import AttentionCall
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.reuse import Trial
 from headwise.models.evaluation.corrupted_outputs import outputs_of
 from headwise.models.evaluation.recorded_batch import RecordedBatch

@@ -67,14 +67,14 @@ def score(
     model predicts a seeded share of its tokens, but attention statistics see the whole text. Also the name of a file, a
     list of sentences or rows, a data set of `datasets`, or a table of pandas. Or a list of batches of the model's own
     keyword tensors with `labels`, of images, sound or text.
-    measures: names of the table `hw.measure`, or its rows, a bare `lrp` or `ablation`, or `all`; by default confidence,
+    measures: names of the table of measures, or its rows, a bare `lrp` or `ablation`, or `all`; by default confidence,
     gradient and ablation, of translation models also lrp, of language models attribution.zero; of a model that predicts
     nothing confidence, entropy and dormancy.
     time: such as `10m`, what ablations may take: they read a random sample of the sentences, until the ranks of the heads
     settle or the time is spent, and the signature says how many (`sampled`). Without it they read the whole text, but
     a language model takes USUAL_SECONDS where no measure is named and nothing is judged.
     judge: whether the scores are compared with exact ablation (`Scores.faithfulness`, `Scores.curves`).
-    untrained: how many untrained controls (`hw.untrained`) are scored, on 50 sentences (`Scores.controls`, and the
+    untrained: how many untrained controls (`untrained.py`) are scored, on 50 sentences (`Scores.controls`, and the
     column `baseline`: their mean over the heads of the layer).
     progress: gets the share that is done, and of what; by default a bar. Raises HeadwiseError for unknown measures, a
     text of the wrong kind, and models that compute no numbers.
@@ -306,7 +306,7 @@ class Scores(Result):
         if self.heads.query != other.heads.query:
             raise HeadwiseError(
                 f"The scores are of {describe(self.heads)} heads and of {describe(other.heads)}: compare scores of the same "
-                "heads, or match them first (hw.match)."
+                "heads, or match them first."
             )
         rows = []
         for name in self.measures:

@@ -17,8 +17,7 @@ from headwise.core.progress import Report, silent, turn
 from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_measures
 from headwise.importance.passes import run_passes
 from headwise.importance.work import Workload
-from headwise.models.attention import device_of
-from headwise.models.attention.offload import refuse_offloaded
+from headwise.models.attention.offload import device_of, refuse_offloaded
 from headwise.models.attention.rebuilt import drop_unused
 from headwise.models.generators import check_seed, drawing_from
 from headwise.models.loading import AnyModel, as_model

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from headwise.core.folders import digest, sha256
-from headwise.models.attention import is_offloaded
+from headwise.models.attention.offload import is_offloaded
 
 
 def fingerprint(hf: PreTrainedModel, tokenizer: Any, folder: Path | None) -> str:

@@ -14,8 +14,7 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import describe
 from headwise.core.progress import about
-from headwise.models.attention import evaluating
-from headwise.models.attention.discover import output_of
+from headwise.models.attention.discover import evaluating, output_of
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
 from headwise.models.tasks.batches import Batches

@@ -40,11 +40,11 @@ from headwise.core.layout import HeadMask
 from headwise.core.options import DEEPEST
 from headwise.core.progress import without_bars
 from headwise.data.lines import refuse_pointer
-from headwise.models.attention import device_of, discover, remove
+from headwise.models.attention.discover import discover
 from headwise.models.attention.head_counts import note_origins, states_heads
-from headwise.models.attention.offload import named_weights
+from headwise.models.attention.offload import device_of, named_weights
 from headwise.models.attention.rebuilt import drop_unused
-from headwise.models.attention.removal import make_biases
+from headwise.models.attention.removal import make_biases, remove
 from headwise.models.devices import usable
 from headwise.models.generators import unchanged_generators
 from headwise.models.marian.files import marian_file, packaged

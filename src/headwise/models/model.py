@@ -27,9 +27,11 @@ from headwise.core.heads import Head, HeadMap, Kind, Named, Site, describe
 from headwise.core.layout import HeadMask
 from headwise.core.options import Engine, Search
 from headwise.core.progress import Report, refuse_other_report, silent, without_bars
-from headwise.models.attention import Discovery, discover, is_offloaded, keeping, remove
-from headwise.models.attention.discover import configured_alignment_heads
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import Discovery, configured_alignment_heads, discover
 from headwise.models.attention.head_counts import state_heads, states_heads
+from headwise.models.attention.offload import is_offloaded
+from headwise.models.attention.removal import remove
 from headwise.models.decoding.ctranslate2 import translator_of
 from headwise.models.decoding.translator import Translator, translate
 from headwise.models.model_files import (

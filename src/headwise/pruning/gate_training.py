@@ -24,9 +24,9 @@ from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import WITHOUT_DROPOUT, FineTuning, GateTraining, Train
 from headwise.core.progress import part
-from headwise.models.attention import capture, device_of, keeping
+from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import same_gradients
-from headwise.models.attention.offload import refuse_offloaded, separate_copy
+from headwise.models.attention.offload import device_of, refuse_offloaded, separate_copy
 from headwise.models.model import Model
 from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.token_batches import TrainingData

@@ -15,7 +15,8 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import Rule
-from headwise.models.attention import capture, device_of
+from headwise.models.attention.capture import capture
+from headwise.models.attention.offload import device_of
 from headwise.models.model import Model
 from headwise.pruning.gate_training import UNDECIDED
 from headwise.pruning.gates import HardConcrete, HeadGates
@@ -28,7 +29,7 @@ class GatedLoop(TrainerCallback):
     once after each update of the weights, adds the gradient of λ times the expected number of open gates, and updates
     the gates by an Adam of their own. Afterwards the model is as before, and `remove()` gives the smaller one:
 
-        with hw.GatedLoop(model, penalty=0.01) as gates:
+        with GatedLoop(model, penalty=0.01) as gates:
             for batch in batches:
                 model.hf(**batch).loss.backward()
                 optimizer.step()

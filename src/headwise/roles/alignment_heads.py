@@ -30,7 +30,8 @@ from headwise.core.progress import Report, silent
 from headwise.core.result import Result
 from headwise.data.store import AnyText
 from headwise.data.text import ParallelText, Text
-from headwise.models.attention import AttentionCall, device_of
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.offload import device_of
 from headwise.models.environment import signature_of
 from headwise.models.forecast import Forecast, model_line, text_line, text_seconds
 from headwise.models.generators import check_seed

@@ -18,7 +18,9 @@ from torch import Tensor
 from headwise.core.heads import Head, head_of
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Coverage
-from headwise.models.attention import AttentionCall, capture, evaluating
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.roles.coreference import choices
 from headwise.roles.halves import in_half
 from headwise.roles.observation import CountWords, Subject, run_model, treebank_batches, uncounted

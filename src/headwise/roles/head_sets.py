@@ -20,7 +20,10 @@ from transformers import PreTrainedModel
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import COLUMNS, Head, Kind, Site
 from headwise.core.statistics import effective_units, ratio_interval
-from headwise.models.attention import AttentionCall, Discovery, capture, device_of, evaluating
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery, evaluating
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.offload import device_of
 from headwise.models.evaluation.sums import to_numpy
 from headwise.roles.halves import Half
 from headwise.roles.observation import run_model

@@ -28,7 +28,8 @@ from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
 from headwise.data.annotated import WORD
 from headwise.importance.untrained import sample_text
-from headwise.models.attention import device_of, evaluating
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.offload import device_of
 from headwise.models.environment import signature_of
 from headwise.models.evaluation.recorded_batch import RecordedBatch
 from headwise.models.evaluation.without_heads import recordings, silent_heads

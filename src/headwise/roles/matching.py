@@ -30,7 +30,9 @@ from headwise.core.statistics import corrected, means_with_intervals
 from headwise.data.store import StoredText
 from headwise.importance.attention_statistics import batch_sides, special_ids
 from headwise.importance.untrained import sample_text
-from headwise.models.attention import AttentionCall, capture, evaluating
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.environment import signature_of

@@ -20,15 +20,10 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
-from headwise.models.attention import (
-    AttentionCall,
-    Discovery,
-    capture,
-    device_of,
-    evaluating,
-    start_token,
-)
-from headwise.models.attention.offload import loaded
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery, evaluating, start_token
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.offload import device_of, loaded
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.projection import direct_weights
 from headwise.models.model import Model

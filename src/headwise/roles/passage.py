@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned
-from headwise.models.attention import AttentionCall
+from headwise.models.attention.kernel import AttentionCall
 
 
 @dataclass

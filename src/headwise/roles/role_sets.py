@@ -29,7 +29,8 @@ from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import ratio_interval
 from headwise.importance.untrained import sample_text
-from headwise.models.attention import AttentionCall, device_of
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.offload import device_of
 from headwise.models.attention.reuse import Trial
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.environment import signature_of

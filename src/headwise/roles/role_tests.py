@@ -23,7 +23,7 @@ from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank, TreeFiles, read_trees
 from headwise.importance.untrained import control_seeds
 from headwise.importance.untrained import untrained as untrained_model
-from headwise.models.attention import Discovery
+from headwise.models.attention.discover import Discovery
 from headwise.models.environment import signature_of
 from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
@@ -206,7 +206,7 @@ def roles(
     seed: int = 0,
     progress: Report | None = None,
 ) -> Roles:
-    """What each head does: every declared role test (`hw.role`), each with a baseline and an interval.
+    """What each head does: every declared role test (`role.py`), each with a baseline and an interval.
 
     There are positional, syntactic, rare-token, coreference and alignment heads, and those of language models, which
     are also tested on repeated random tokens and on texts made from templates; `.labels` has one line per head
@@ -217,7 +217,7 @@ def roles(
     `confirm`. A causal language model needs none: then only its tests on tokens and texts of their own are made. For
     Whisper it is speech. pairs: for cross attention; a `LinkedText` has their reference links, for others eflomal draws
     them. training: the text the model was trained on (or how often each token id occurs in it), which rare-token heads
-    are tested by. untrained: how many randomly initialised models (`hw.untrained`) are tested as a control; then
+    are tested by. untrained: how many randomly initialised models (`importance/untrained.py`) are tested as a control; then
     `.controls` also has the model on random words and on shuffled sentences, or on noise (docs/methods/controls.md).
     Raises HeadwiseError for a model without tokenizer, and for text that cannot be used.
     """

@@ -17,7 +17,9 @@ from transformers.models.whisper.generation_whisper import _median_filter
 from headwise.core.errors import HeadwiseError
 from headwise.core.progress import Report, parts, silent
 from headwise.data.subwords import Coverage
-from headwise.models.attention import AttentionCall, device_of, evaluating
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.offload import device_of
 from headwise.models.forecast import best
 from headwise.models.model import Model
 from headwise.roles.alignment_heads import EXPECTED_ROUNDS, AlignmentData, readings

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.heads import KINDS, Kind
-from headwise.models.attention import device_of
+from headwise.models.attention.offload import device_of
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.observation import ByHalf, CountWords, PassageBatch, Subject, observe, tests_on
 from headwise.roles.passage import Passage, View, at_keys, moved

@@ -24,7 +24,7 @@ from headwise.faces.lab.predictor import (
     Prompt,
     one_thread,
 )
-from headwise.models.attention import AttentionCall
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.model import Model
 from headwise.speech.heard import Heard, Recording, recordings_by_name, usual_offsets
 from headwise.speech.recordings import Speech, Utterance

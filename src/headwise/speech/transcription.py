@@ -103,7 +103,7 @@ class Transcription(Task):
     def no_loss(self) -> HeadwiseError:
         return HeadwiseError(
             f"{self.model_name} is a {type(self.hf).__name__}, and headwise trains no speech models: remove heads with "
-            "hw.Greedy (method 'greedy') without train, or train gates in a loop of your own (hw.GatedLoop)."
+            "hw.Greedy (method 'greedy') without train, or train gates in a loop of your own (GatedLoop)."
         )
 
 

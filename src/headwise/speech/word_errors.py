@@ -21,7 +21,7 @@ from transformers.models.whisper.english_normalizer import (
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.qualities import WORD_ERROR_RATE
-from headwise.models.attention import evaluating
+from headwise.models.attention.discover import evaluating
 from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks import Task
 from headwise.models.tasks.batches import Batches

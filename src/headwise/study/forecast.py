@@ -19,7 +19,7 @@ from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.untrained import work_of_controls
 from headwise.importance.work import Workload
-from headwise.models.attention import start_token
+from headwise.models.attention.discover import start_token
 from headwise.models.evaluation.quality import translation_seconds
 from headwise.models.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
 from headwise.models.model import Model

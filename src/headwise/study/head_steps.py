@@ -23,7 +23,7 @@ from headwise.importance.measures import INTERACTIONS, facts, passes
 from headwise.importance.passes import refuse_unscorable, run_pass, run_passes
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.untrained import score_untrained
-from headwise.models.attention import is_offloaded
+from headwise.models.attention.offload import is_offloaded
 from headwise.models.environment import signature_of
 from headwise.models.model import Model
 from headwise.models.processes import failing_together

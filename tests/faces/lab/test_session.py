@@ -18,7 +18,7 @@ from headwise.faces.lab.predictor import Ablation
 from headwise.faces.lab.sentence import example_trees, read_sentence, token_text
 from headwise.faces.lab.session import CancelToken, Question, Session, word_changes
 from headwise.importance.ablation import ablate
-from headwise.models.attention import capture, keeping
+from headwise.models.attention.capture import capture, keeping
 from headwise.models.tasks.objective import sentence_losses
 from models.tasks.askers import asker, embedder
 

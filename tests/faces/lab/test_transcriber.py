@@ -21,7 +21,8 @@ from headwise.core.heads import Head, Site
 from headwise.faces.lab.predictor import Ablation
 from headwise.faces.lab.session import Question, Session
 from headwise.importance.ablation import ablate
-from headwise.models.attention import capture, evaluating, keeping
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import evaluating
 from headwise.models.tasks.objective import inputs_of, sentence_losses
 from headwise.speech.heard import recordings_by_name, usual_offsets
 from headwise.speech.recordings import Speech

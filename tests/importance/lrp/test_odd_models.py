@@ -12,7 +12,7 @@ from torch import nn
 
 from headwise.importance.lrp.relevance import Relevance, relevance
 from headwise.importance.lrp.rules import RULES, Rule
-from headwise.models.attention import discover
+from headwise.models.attention.discover import discover
 from headwise.models.training.token_batches import IGNORED
 from importance.asking import asking, state, worded
 from importance.lrp.test_relevance import main, same, scored

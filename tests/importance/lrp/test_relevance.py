@@ -18,7 +18,8 @@ from headwise.importance.lrp import relevance as module
 from headwise.importance.lrp.relevance import Mode, Relevance, record_tape, relevance
 from headwise.importance.lrp.rules import RULES, Epsilon, Rule
 from headwise.importance.lrp.tape import Walk
-from headwise.models.attention import Discovery, discover, keeping
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import Discovery, discover
 from headwise.models.tasks.objective import predict
 from headwise.models.training.token_batches import IGNORED
 from importance.asking import ASKED, asking, sentence, where, worded

@@ -32,8 +32,9 @@ import headwise as hw
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import Discovery, capture, discover, keeping, remove
-from headwise.models.attention.discover import example_batch
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import Discovery, discover, example_batch
+from headwise.models.attention.removal import remove
 from headwise.models.model import Model
 from models.attention.shrink import classes, make, padded
 

@@ -42,8 +42,9 @@ from headwise.core.layout import HeadMask
 from headwise.core.options import Unit
 from headwise.core.units import UNITS, units
 from headwise.data.embedded import write_treebank
-from headwise.models.attention import Discovery, capture, discover, keeping, remove
-from headwise.models.attention.discover import output_of
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import Discovery, discover, output_of
+from headwise.models.attention.removal import remove
 from headwise.models.engines.engine import engine
 from headwise.models.engines.export import export
 from headwise.models.families import FAMILY_TABLE, family_rows

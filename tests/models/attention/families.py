@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import Discovery, discover, remove
+from headwise.models.attention.discover import Discovery, discover
+from headwise.models.attention.removal import remove
 
 WORDS, PAD = 50, 0
 STACK = {

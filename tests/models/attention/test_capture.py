@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import AttentionCall, capture, discover, evaluating, keeping
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import discover, evaluating
+from headwise.models.attention.kernel import AttentionCall
 from models.attention.families import batch, build, output, ready, tiny
 
 

@@ -17,8 +17,10 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Site
 from headwise.core.layout import HeadMask
 from headwise.importance.ablation import ablate
-from headwise.models.attention import AttentionCall, Discovery, capture, discover, remove
-from headwise.models.attention.removal import EmptyAttention
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery, discover
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.removal import EmptyAttention, remove
 from headwise.models.evaluation.mean_outputs import mean_outputs
 from headwise.models.loading import load
 from headwise.models.model import Model

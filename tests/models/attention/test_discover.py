@@ -12,7 +12,10 @@ import headwise as hw
 from headwise.core.errors import HeadsMissing, HeadwiseError
 from headwise.core.heads import Kind, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import AttentionCall, capture, discover, remove
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.removal import remove
 from headwise.models.model import Model
 from models.attention.families import (
     CAUSAL,

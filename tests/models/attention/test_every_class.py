@@ -15,9 +15,11 @@ from transformers import BertConfig, BertModel
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import discover, keeping, removal, remove
-from headwise.models.attention.discover import HALF_PRECISION, Float32, probe
+from headwise.models.attention import removal
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import HALF_PRECISION, Float32, discover, probe
 from headwise.models.attention.matrices import Matrices
+from headwise.models.attention.removal import remove
 from models.attention.every_class import examine, outputs
 from models.attention.families import TWO_STACKS, build, tiny
 from models.attention.shrink import SPECIAL, classes, make, padded

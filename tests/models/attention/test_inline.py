@@ -11,9 +11,12 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import AttentionCall, capture, discover, inline, keeping, remove
-from headwise.models.attention.discover import output_of
+from headwise.models.attention import inline
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import discover, output_of
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.projection import output_weights
+from headwise.models.attention.removal import remove
 from models.attention.families import OWN, at_tokens, batch, cut, output, ready, real, tiny
 
 UNCUT = {"fsmt": 1, "openai": 4}  # how many heads of the first layer are too many to remove

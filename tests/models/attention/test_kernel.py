@@ -11,8 +11,9 @@ from transformers import M2M100ForConditionalGeneration, MarianMTModel
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall, capture, discover
-from headwise.models.attention.kernel import attend, explicit
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import discover
+from headwise.models.attention.kernel import AttentionCall, attend, explicit
 from models.attention.families import (
     CAUSAL,
     ENCODERS,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.models.attention import capture
 from headwise.models.attention import output as output_layer
+from headwise.models.attention.capture import capture
 from headwise.models.attention.output import Projection, run_layers
 from models.attention.families import FAMILIES, ready
 

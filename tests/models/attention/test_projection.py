@@ -12,7 +12,9 @@ from transformers.pytorch_utils import Conv1D
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import AttentionCall, capture, discover, keeping
+from headwise.models.attention.capture import capture, keeping
+from headwise.models.attention.discover import discover
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.projection import direct_weights, output_weights
 from models.attention.families import FAMILIES, batch, cut, output, tiny
 

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from headwise.core.layout import HeadMask
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.loading import load
 from headwise.models.model import Model
 

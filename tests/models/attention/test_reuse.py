@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall, discover
-from headwise.models.attention.discover import Discovery
+from headwise.models.attention.discover import Discovery, discover
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.reuse import ForwardRecord, blocks, recording, repeated, trying
 from models.attention.families import (
     ENCODERS,

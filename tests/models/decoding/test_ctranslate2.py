@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.core.errors import HeadwiseError
 from headwise.core.layout import HeadMask
 from headwise.core.options import Search
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.decoding import ctranslate2
 from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.models.decoding.translator import translate

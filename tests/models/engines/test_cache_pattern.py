@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.core.heads import score_table
+from headwise.core.heads import HeadMap, score_table
+from headwise.roles.cache_pattern import save_pattern
 
-LANGUAGE = hw.HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (4, 4)})
+LANGUAGE = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (4, 4)})
 VALUES = [
     [9, 1, 0, 0, -5, 1, 2, 2],
     [3, 3, 0, 1, 4, 4, 50, 50],
 ]  # two query heads share a key/value head
 
 
-def scores(heads: hw.HeadMap = LANGUAGE, left_out: int = 0) -> hw.Scores:
+def scores(heads: HeadMap = LANGUAGE, left_out: int = 0) -> hw.Scores:
     rows = []
     for head in list(heads)[left_out:]:
         value = VALUES[head.layer][head.head]
@@ -33,7 +34,7 @@ def read(folder: Path) -> tuple[np.ndarray, dict[str, int]]:
 
 
 def test_key_value_heads_in_the_order_of_their_query_heads_sums(tmp_path: Path) -> None:
-    written = hw.save_pattern(scores(), "ablation.zero", tmp_path, recent=512)
+    written = save_pattern(scores(), "ablation.zero", tmp_path, recent=512)
     assert [path.name for path in written] == ["full_attention_heads.tsv", "config.json"]
     values, config = read(tmp_path)
     assert config == {"sink_size": 128, "recent_size": 512}
@@ -42,8 +43,8 @@ def test_key_value_heads_in_the_order_of_their_query_heads_sums(tmp_path: Path) 
 
 
 def test_layers_may_have_different_numbers_of_query_heads(tmp_path: Path) -> None:
-    heads = hw.HeadMap({"decoder-self": (8, 4)}, {"decoder-self": (4, 4)})
-    hw.save_pattern(scores(heads), "ablation.zero", tmp_path)
+    heads = HeadMap({"decoder-self": (8, 4)}, {"decoder-self": (4, 4)})
+    save_pattern(scores(heads), "ablation.zero", tmp_path)
     # sums 10, 0, −4, 4 and 3, 3, 0, 1
     assert np.allclose(read(tmp_path)[0] * 7, [[7, 1.5, 0, 6], [4.5, 4.5, 1.5, 3]], atol=1e-6)
 
@@ -51,7 +52,7 @@ def test_layers_may_have_different_numbers_of_query_heads(tmp_path: Path) -> Non
 def test_heads_with_equal_sums_are_equal(tmp_path: Path) -> None:
     found = scores()
     found.table["value"] = 1.0
-    hw.save_pattern(found, "ablation.zero", tmp_path)
+    save_pattern(found, "ablation.zero", tmp_path)
     assert np.unique(read(tmp_path)[0]).tolist() == [0.5]
 
 
@@ -61,12 +62,12 @@ def test_heads_with_equal_sums_are_equal(tmp_path: Path) -> None:
         (scores(), "ablation.mean", "no values by 'ablation.mean' here.*ablation.zero"),
         (scores(left_out=1), "ablation.zero", "Some heads have no value"),
         (
-            scores(hw.HeadMap({"decoder-self": (8, 4)}, {"decoder-self": (4, 2)})),
+            scores(HeadMap({"decoder-self": (8, 4)}, {"decoder-self": (4, 2)})),
             "ablation.zero",
             "equally many key/value heads in all layers; this one has .*4, 2",
         ),
         (
-            scores(hw.HeadMap({"encoder-self": (8, 8)}, {"encoder-self": (8, 8)})),
+            scores(HeadMap({"encoder-self": (8, 8)}, {"encoder-self": (8, 8)})),
             "ablation.zero",
             "is of a language model",
         ),
@@ -76,5 +77,5 @@ def test_what_the_format_cannot_express_is_refused(
     found: hw.Scores, measure: str, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(hw.HeadwiseError, match=sentence):
-        hw.save_pattern(found, measure, tmp_path / "pattern")
+        save_pattern(found, measure, tmp_path / "pattern")
     assert not (tmp_path / "pattern").exists()

@@ -19,6 +19,7 @@ import headwise as hw
 from headwise.core.folders import SUMS
 from headwise.faces.cli import app
 from headwise.models.engines import native
+from headwise.models.engines.check import Check
 from headwise.models.model_files import MARK, WEIGHTS
 from models.tasks.askers import embedder
 
@@ -43,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def verdicts(found: hw.Check) -> dict[str, bool | None]:
+def verdicts(found: Check) -> dict[str, bool | None]:
     return {finding.what: finding.good for finding in found.findings}
 
 

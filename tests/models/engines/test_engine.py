@@ -35,7 +35,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusal(model: hw.Model) -> str | None:
         return None if model.name == "llama" else "it runs Llamas only"
 
-    @hw.engine("mine", title="My engine", types=("float32", "float16"), refusal=refusal)
+    @engine("mine", title="My engine", types=("float32", "float16"), refusal=refusal)
     def write(model: hw.Model, folder: Path, dtype: str) -> list[str]:
         (folder / "heads.txt").write_text(f"{model.heads.total} {dtype}")
         return ["counted"]

@@ -16,6 +16,7 @@ import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.statistics import rank_correlations
+from headwise.data.sentence_pairs import SentencePairs
 from headwise.models.evaluation.similarities import FEWEST_RANKED
 from headwise.models.tasks.embedding import Pooling
 from models.attention.families import TWO_STACKS, build
@@ -89,7 +90,7 @@ class TestAgreement:
             assert f"of {count} sentences" in cut.made
 
         rows = [(text[at], text[at + 1], at % 4 / 2) for at in range(0, 40, 2)]
-        table = hw.evaluate([model, small], hw.SentencePairs.from_rows(rows)).table
+        table = hw.evaluate([model, small], SentencePairs.from_rows(rows)).table
         assert "similarity" in {*table.measure} and "neighbours" not in {*table.measure}
 
     def test_a_table_is_compared_with_its_scores(self) -> None:
@@ -101,7 +102,7 @@ class TestAgreement:
         kept = [place for place in range(12) if place != 3]
         cosines = [vector(model, left[at]) @ vector(model, right[at]) for at in kept]
         wanted = 100 * spearmanr(cosines, [scores[at] for at in kept]).statistic
-        table = hw.SentencePairs.from_rows(list(zip(left, right, scores, strict=True)))
+        table = SentencePairs.from_rows(list(zip(left, right, scores, strict=True)))
         small = smaller(model, 0)
         quality = hw.evaluate([model, small], table)
         one, other = quality.table.model.unique()
@@ -201,7 +202,7 @@ def test_vectors_that_headwise_cannot_make(
     ("text", "sentence"),
     [
         (lines(FEWEST_RANKED - 1), "has 4 sentences that the model reads"),
-        (hw.SentencePairs.from_rows([("a", "b", 1.0)]), "has 1 pairs that the model reads"),
+        (SentencePairs.from_rows([("a", "b", 1.0)]), "has 1 pairs that the model reads"),
         (pairs(9), "needs one-sided text"),
     ],
     ids=["few", "one pair", "parallel"],

@@ -15,6 +15,8 @@ import torch
 import headwise as hw
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
+from headwise.models.attention.capture import capture
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.marian import files as marian_files
 
 SENTENCES = [
@@ -128,12 +130,12 @@ def test_a_head_looks_at_the_word_before(
     """Encoder head 5.5: of its strongest weights most are on the word before."""
     hits = []
 
-    def note(call: hw.AttentionCall) -> None:
+    def note(call: AttentionCall) -> None:
         if call.site == Site("encoder-self", 5):
             strongest = call.weights[0, 5].argmax(-1)
             hits.extend((strongest[1:-1] == torch.arange(len(strongest) - 2)).tolist())
 
-    with hw.capture(firefox.hf, firefox.discovery, hook=note, weights=True), torch.no_grad():
+    with capture(firefox.hf, firefox.discovery, hook=note, weights=True), torch.no_grad():
         for source, _ in passes:
             firefox.hf.get_encoder()(input_ids=torch.tensor([source]))
     assert np.mean(hits) > 0.8
@@ -154,7 +156,7 @@ def test_a_cross_head_reads_the_source_of_the_word_that_was_written(
         batch[name] = torch.nn.utils.rnn.pad_sequence(padded, True, fill)
     hits = []
 
-    def note(call: hw.AttentionCall) -> None:
+    def note(call: AttentionCall) -> None:
         if call.site != Site("cross", 0):
             return
         for (source, target), weights in zip(passes, call.weights[:, 5], strict=True):
@@ -164,7 +166,7 @@ def test_a_cross_head_reads_the_source_of_the_word_that_was_written(
 
     losses = []
     with torch.no_grad():
-        with hw.capture(firefox.hf, firefox.discovery, hook=note, weights=True):
+        with capture(firefox.hf, firefox.discovery, hook=note, weights=True):
             whole = float(firefox.hf(**batch).loss)
         for head in range(8):
             kept = frozenset(set(firefox.heads) - {Head("cross", 0, head)})

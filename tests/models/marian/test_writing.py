@@ -20,6 +20,7 @@ from headwise.core.folders import SUMS
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.faces.cli import app
+from headwise.models.engines.check import Check
 from headwise.models.marian import files as marian_files
 from models.engines.pruned import translator
 
@@ -141,7 +142,7 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def verdicts(found: hw.Check) -> dict[str, bool | None]:
+def verdicts(found: Check) -> dict[str, bool | None]:
     return {finding.what: finding.good for finding in found.findings}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from models.attention.families import GPT, STACK, TWO_STACKS, batch, build
 
 EYES = {

@@ -30,7 +30,7 @@ def test_tables_of_three_formats_are_the_same(tmp_path: Path) -> None:
     task = asker("gpt2").task
     texts = [task.read(str(tmp_path / f"pairs.{kind}")) for kind in ("tsv", "csv", "jsonl")]
     for text in texts:
-        assert isinstance(text, hw.PromptPairs)
+        assert isinstance(text, PromptPairs)
         assert list(text) == rows
         assert text[1] == rows[1]
         assert text.fingerprint == texts[0].fingerprint
@@ -46,7 +46,7 @@ def test_other_tables_are_one_sided_text(tmp_path: Path) -> None:
 
 def test_answers_are_asked_for_at_the_last_token_of_the_clean_prompt() -> None:
     model = asker("gpt2")
-    text = hw.PromptPairs.from_rows([("a b c", "a d c", "e", "f g"), ("h", "i", "j", "k")])
+    text = PromptPairs.from_rows([("a b c", "a d c", "e", "f g"), ("h", "i", "j", "k")])
     (batch,) = model.task.batches(text)
     ids = model.tokenizer.convert_tokens_to_ids
     assert batch["input_ids"].tolist()[1] == [START, *ids(["a", "b", "c"])]
@@ -65,7 +65,7 @@ def test_answers_are_asked_for_at_the_last_token_of_the_clean_prompt() -> None:
 
 
 def test_pairs_that_cannot_be_compared_are_counted() -> None:
-    text = hw.PromptPairs.from_rows(
+    text = PromptPairs.from_rows(
         [
             ("a b", "a c", "d", "e"),
             ("a b", "a", "d", "e"),
@@ -83,7 +83,7 @@ def test_pairs_that_cannot_be_compared_are_counted() -> None:
 
 def test_a_prompt_may_end_in_an_unknown_word() -> None:
     model = asker("gpt2")
-    (batch,) = model.task.batches(hw.PromptPairs.from_rows([("a ?", "b ?", "c", "d")]))
+    (batch,) = model.task.batches(PromptPairs.from_rows([("a ?", "b ?", "c", "d")]))
     assert batch["input_ids"].tolist()[0][-1] == letters().unk_token_id
 
 
@@ -99,4 +99,4 @@ def test_tables_that_are_refused(name: str, content: str, sentence: str, tmp_pat
     file = tmp_path / name
     file.write_text(content)
     with pytest.raises(HeadwiseError, match=sentence):
-        hw.PromptPairs.open(file)
+        PromptPairs.open(file)

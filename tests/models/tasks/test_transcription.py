@@ -21,6 +21,8 @@ from headwise.importance.scores import ScorePlan
 from headwise.models.tasks import Task
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import losses_of
+from headwise.roles.alignment_heads import align
+from headwise.roles.matching import match
 from headwise.speech import alignment, heard
 from headwise.speech.recordings import Speech, samples
 from headwise.speech.whisper import extractor_of
@@ -234,7 +236,7 @@ def test_a_recording_of_hours_is_not_read(tmp_path: Path, monkeypatch: pytest.Mo
     read: list[Path] = []
     for module in (alignment, heard):
         monkeypatch.setattr(module, "samples", lambda file, rate: read.append(file))
-    for use in (hw.align, hw.roles):
+    for use in (align, hw.roles):
         with pytest.raises(hw.HeadwiseError, match=r"has 2\.50 s"):
             use(hearer(), speech)
     with pytest.raises(hw.HeadwiseError, match="the model hears 2 s"):
@@ -251,7 +253,7 @@ def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda model, speech: hw.align(model, speech), "does not say when words start"),
+        (lambda model, speech: align(model, speech), "does not say when words start"),
         (
             lambda model, speech: hw.score(model, hw.Text.from_lines(["a"])),
             "which needs recordings: a table of audio and text",
@@ -269,7 +271,7 @@ def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:
             lambda model, speech: hw.score(model, speech, ["lrp"]),
             "reads text, and recordings or batches",
         ),
-        (lambda model, speech: hw.match(model, model, speech), "recordings or batches were given"),
+        (lambda model, speech: match(model, model, speech), "recordings or batches were given"),
         (lambda model, speech: model.translate(["a"]), "a speech model, which reads no sentences"),
         (
             lambda model, speech: hw.export(model, "onnx", "never"),

@@ -27,7 +27,7 @@ from headwise.core.options import Architecture, Gates, Search, Training
 from headwise.core.progress import Report, silent
 from headwise.data import embedded
 from headwise.data.text import ParallelText
-from headwise.models.attention import discover
+from headwise.models.attention.discover import discover
 from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.token_batches import IGNORED, Collator, Encoded, TokenBatches
 from headwise.models.training.tokenizer import learn_subwords

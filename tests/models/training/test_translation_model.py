@@ -18,8 +18,9 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture
-from headwise.models.attention import discover, remove
+from headwise.models.attention.discover import discover
 from headwise.models.attention.rebuilt import drop_unused
+from headwise.models.attention.removal import remove
 from headwise.models.training.loss import loss_forward
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.translation_model import build_model

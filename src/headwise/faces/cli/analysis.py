@@ -132,6 +132,7 @@ def score(
     from accelerate import PartialState
 
     import headwise as hw
+    from headwise.importance import interactions as pairs_of_heads
     from headwise.importance.interactions import Interactions
     from headwise.importance.scores import ScorePlan, Scores
 
@@ -162,7 +163,7 @@ def score(
             results.append(plan.run(work.progress))
             if interactions:
                 how: Any = {"seed": seed, "progress": work.progress}
-                results.append(hw.interactions(loaded, given, interactions, **how))
+                results.append(pairs_of_heads.interactions(loaded, given, interactions, **how))
         return results
 
     results = work.do(
@@ -274,12 +275,12 @@ def roles(
     confirm_text = hw.Treebank.read(*confirm) if confirm else None
     pairs = None if spec is None or one_file else pairs_of(model, spec, links)
     from headwise.roles.alignment import pairs_for
-    from headwise.roles.lost_words import check_words
+    from headwise.roles.lost_words import LostWords, check_words, lost_words
     from headwise.roles.role_forecast import role_forecast
-    from headwise.roles.role_sets import check_sets
+    from headwise.roles.role_sets import RoleSets, check_sets, role_sets
     from headwise.roles.role_tests import Roles
 
-    files = (*Roles.FILES, *hw.RoleSets.FILES, *hw.LostWords.FILES)
+    files = (*Roles.FILES, *RoleSets.FILES, *LostWords.FILES)
     work = Work("roles", [model], files, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
     reads_audio = loaded.task.reads_audio
@@ -320,9 +321,9 @@ def roles(
         found = hw.roles(loaded, role_text, training=training_text, **settings, **options)
         results: list[Result] = [found]
         if set_text is not None:
-            results.append(hw.role_sets(loaded, found, set_text, **settings))
+            results.append(role_sets(loaded, found, set_text, **settings))
         if word_text is not None:
-            results.append(hw.lost_words(loaded, word_text, **settings))
+            results.append(lost_words(loaded, word_text, **settings))
         return results
 
     work.do(
@@ -380,6 +381,7 @@ def align(
     # One file may be a table of recordings: only the model says.
     given: Any = None if isinstance(spec, str) else pairs_of(model, spec, links)
     import headwise as hw
+    from headwise.roles import alignment_heads
     from headwise.roles.alignment import need_eflomal, pairs_for
     from headwise.roles.alignment_heads import AlignmentHeads, align_forecast
 
@@ -401,7 +403,7 @@ def align(
     prompt = None if prompt is None else prompt.replace("\\n", "\n")
     how: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": work.progress}
     results = work.do(
-        lambda: [hw.align(loaded, given, prompt=prompt, **how)],
+        lambda: [alignment_heads.align(loaded, given, prompt=prompt, **how)],
         partial(align_forecast, loaded, given, prompt),
     )
     if not results:
@@ -441,6 +443,7 @@ def match(
     study has a text of its own, dev."""
     check_text(model, text)
     import headwise as hw
+    from headwise.roles import matching
     from headwise.roles.matching import Matches
 
     work = Work("match", [model, other], Matches.FILES, out, quiet)
@@ -451,7 +454,7 @@ def match(
             f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
         )
     given = read_text(loaded, model, text, limit=limit, progress=work.progress)
-    work.do(lambda: [hw.match(loaded, second, given, seed=seed, progress=work.progress)])
+    work.do(lambda: [matching.match(loaded, second, given, seed=seed, progress=work.progress)])
 
 
 def refuse_links(model: Model, links: Path | None) -> None:
@@ -487,4 +490,4 @@ def pairs_of(
             "No sentence pairs were given: name two files with --text FILE --text FILE, or for Whisper recordings with "
             "--audio FILE."
         )
-    return pairs if links is None else hw.LinkedText.read(pairs, links)
+    return pairs if links is None else LinkedText.read(pairs, links)

@@ -28,8 +28,9 @@ from headwise.core.options import Search
 from headwise.core.progress import Report
 from headwise.faces.lab.sentence import Sentence, Trees, read_sentence, sentence_of, with_tree
 from headwise.importance.ablation import uniform_output
-from headwise.models.attention import AttentionCall, capture
+from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import output_of
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.removal import with_others
 from headwise.models.attention.reuse import (
     Trial,

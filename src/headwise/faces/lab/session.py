@@ -56,7 +56,8 @@ from headwise.faces.lab.sentence import (
 )
 from headwise.faces.report.glossary import glossary, relations
 from headwise.faces.report.run_folder import FinishedRun
-from headwise.models.attention import AttentionCall, evaluating
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.loading import AnyModel, as_model, load
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText

@@ -21,7 +21,9 @@ from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import STARTS
-from headwise.models.attention import AttentionCall, Discovery, capture, evaluating
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery, evaluating
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.evaluation.soundness import refuse_unsound
 from headwise.models.evaluation.sums import SentenceSums, add_all, to_numpy
 from headwise.models.model import Model

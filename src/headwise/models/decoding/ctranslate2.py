@@ -26,12 +26,11 @@ import torch
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
 from headwise.core.options import Engine, Search
-from headwise.models.attention import Discovery, device_of, start_token
 from headwise.models.attention.capture import refuse_captured
-from headwise.models.attention.discover import configured_alignment_heads
+from headwise.models.attention.discover import Discovery, configured_alignment_heads, start_token
 from headwise.models.attention.head_counts import state_counts
 from headwise.models.attention.matrices import ZEROS, chosen
-from headwise.models.attention.offload import refuse_offloaded
+from headwise.models.attention.offload import device_of, refuse_offloaded
 from headwise.models.attention.padding import (
     HeadPlaces,
     fullest,

@@ -15,7 +15,8 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, Pre
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import Search
 from headwise.core.progress import Report, silent
-from headwise.models.attention import device_of, evaluating
+from headwise.models.attention.discover import evaluating
+from headwise.models.attention.offload import device_of
 
 # Settings of a generation configuration that name tokens.
 TOKEN_SETTINGS = (

@@ -26,7 +26,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import EXPORT, SUMS, Folder, as_path
 from headwise.core.heads import describe
 from headwise.core.layout import HeadMask
-from headwise.models.attention import keeping
+from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
 from headwise.models.attention.offload import named_weights
 from headwise.models.engines.marian import marian_matrices, why_not_marian

@@ -12,7 +12,7 @@ from headwise.core.answers import Answers
 from headwise.core.layout import HeadMask
 from headwise.core.progress import turn
 from headwise.core.qualities import ACCURACY, LOSS, PERPLEXITY
-from headwise.models.attention import evaluating
+from headwise.models.attention.discover import evaluating
 from headwise.models.evaluation.sums import check_finite, to_numpy
 from headwise.models.evaluation.without_heads import removal_losses
 from headwise.models.processes import failing_together, gather_batches

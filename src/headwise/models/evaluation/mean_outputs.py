@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall, Discovery, capture
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.evaluation.soundness import refuse_unsound, sound

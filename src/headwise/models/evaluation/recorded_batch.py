@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headwise.core.heads import Site
 from headwise.core.progress import unreported
-from headwise.models.attention import Discovery
+from headwise.models.attention.discover import Discovery
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.reuse import ForwardRecord, Trial, group_trials, trying
 from headwise.models.evaluation.mean_outputs import PositionMeans, positions

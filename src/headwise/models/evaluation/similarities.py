@@ -20,8 +20,7 @@ from headwise.core.answers import Similarities
 from headwise.core.errors import HeadwiseError
 from headwise.core.qualities import NEIGHBOURS, SIMILARITY
 from headwise.data.sentence_pairs import SentencePairs
-from headwise.models.attention import evaluating
-from headwise.models.attention.discover import output_of
+from headwise.models.attention.discover import evaluating, output_of
 from headwise.models.evaluation.sums import check_finite, to_numpy
 from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks.batches import Batches

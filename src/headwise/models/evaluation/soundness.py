@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.heads import Site
-from headwise.models.attention import AttentionCall
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.evaluation.sums import (
     check_finite,

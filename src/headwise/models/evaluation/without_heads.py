@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
-from headwise.models.attention import AttentionCall, Discovery, device_of, evaluating
 from headwise.models.attention.capture import refuse_other_heads
+from headwise.models.attention.discover import Discovery, evaluating
+from headwise.models.attention.kernel import AttentionCall
+from headwise.models.attention.offload import device_of
 from headwise.models.attention.removal import with_others
 from headwise.models.attention.reuse import ForwardRecord, Trial, clear_unless_reusable, recording
 from headwise.models.evaluation.recorded_batch import RecordedBatch

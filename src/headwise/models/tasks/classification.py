@@ -11,7 +11,7 @@ from headwise.core.answers import Answers
 from headwise.core.heads import HeadMap
 from headwise.core.qualities import ACCURACY
 from headwise.data.text import LabelledText
-from headwise.models.attention import classifies
+from headwise.models.attention.discover import classifies
 from headwise.models.evaluation.losses import answer_classes
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.task import Need, Task

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
-from headwise.models.attention import device_of
 from headwise.models.attention.discover import output_of
+from headwise.models.attention.offload import device_of
 from headwise.models.attention.output import Projection, few_logits, projection
 from headwise.models.training.token_batches import IGNORED
 

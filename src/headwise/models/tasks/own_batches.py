@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import HeadwiseError, shown_value
-from headwise.models.attention import AttentionCall, Discovery, capture, evaluating, start_token
-from headwise.models.attention.discover import output_of
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery, evaluating, output_of, start_token
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.tasks.objective import (
     asked_tokens,
     inputs_of,

@@ -26,7 +26,8 @@ from headwise.core.qualities import QualityMeasure
 from headwise.data.lines import is_file, named_files
 from headwise.data.store import AnyText
 from headwise.data.text import made_text
-from headwise.models.attention import Discovery, keeping
+from headwise.models.attention.capture import keeping
+from headwise.models.attention.discover import Discovery
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.own_batches import OwnBatches
 from headwise.models.training.token_batches import TrainingData
@@ -312,7 +313,7 @@ class Task(ABC):
         return None
 
     def alignment_data(self, text: Any) -> Any:
-        """The text of `hw.align`, as `headwise.roles.alignment_heads.AlignmentData`; None of sentence pairs."""
+        """The text of `align`, as `headwise.roles.alignment_heads.AlignmentData`; None of sentence pairs."""
         return None
 
     def predictor_class(self) -> type | None:
@@ -324,7 +325,7 @@ class Task(ABC):
         kind = type(self.hf).__name__
         return HeadwiseError(
             f"{self.model_name} is a {kind}, which predicts no words, so there is no loss to train it by: remove "
-            "heads with hw.Greedy (method 'greedy'), or train gates in a loop of your own (hw.GatedLoop)."
+            "heads with hw.Greedy (method 'greedy'), or train gates in a loop of your own (GatedLoop)."
         )
 
     def trained_on(

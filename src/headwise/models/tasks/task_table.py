@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap
-from headwise.models.attention import Discovery
+from headwise.models.attention.discover import Discovery
 from headwise.models.tasks import Task
 from headwise.models.tasks.classification import Classification
 from headwise.models.tasks.embedding import Embedding, PairEmbedding

@@ -17,7 +17,7 @@ from headwise.core.progress import Report, shown, silent
 from headwise.core.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, Text
-from headwise.models.attention import start_token
+from headwise.models.attention.discover import start_token
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.decoding.ctranslate2 import translator_of
 from headwise.models.decoding.translator import translate

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headwise.models.attention import device_of
+from headwise.models.attention.offload import device_of
 
 
 class FastDropout(TorchFunctionMode):

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.text import LabelledText
-from headwise.models.attention import device_of, evaluating
-from headwise.models.attention.discover import output_of
+from headwise.models.attention.discover import evaluating, output_of
+from headwise.models.attention.offload import device_of
 from headwise.models.training.language import filler
 from headwise.models.training.token_batches import (
     IGNORED,

@@ -25,9 +25,8 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
-from headwise.models.attention import device_of, evaluating
-from headwise.models.attention.discover import output_of, without_cache
-from headwise.models.attention.offload import loaded
+from headwise.models.attention.discover import evaluating, output_of, without_cache
+from headwise.models.attention.offload import device_of, loaded
 from headwise.models.attention.output import constants, states_before
 from headwise.models.training.labelled import refuse_other_class_loss, summed_class_loss
 from headwise.models.training.token_batches import IGNORED, TrainingData

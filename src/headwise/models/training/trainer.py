@@ -40,8 +40,9 @@ from headwise.core.folders import write_text
 from headwise.core.heads import Site
 from headwise.core.options import Training
 from headwise.core.progress import Report, silent
-from headwise.models.attention import Discovery, capture, device_of, evaluating
-from headwise.models.attention.offload import reloading
+from headwise.models.attention.capture import capture
+from headwise.models.attention.discover import Discovery, evaluating
+from headwise.models.attention.offload import device_of, reloading
 from headwise.models.generators import unchanged_generators
 from headwise.models.model_files import WEIGHTS
 from headwise.models.training.dropout import fast_dropout
