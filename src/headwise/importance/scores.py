@@ -362,11 +362,12 @@ class Scores(Result):
             lines.append(
                 f"  {name}: {sample['sentences']} of {sample['of']} sentences, {sample['ended']}; {agreement}."
             )
-        if signature["left_out"] or signature["windows"]:
+        languages = f", {signature['languages']}" if signature["languages"] else ""
+        if signature["left_out"] or signature["windows"] or languages:
             windows = f", {signature['windows']}" if signature["windows"] else ""
             left_out = signature["left_out"] or "nothing"
             lines.append(
-                f"  Read {signature['sentences']} sentences{windows}; left out: {left_out}."
+                f"  Read {signature['sentences']} sentences{windows}{languages}; left out: {left_out}."
             )
         lines += [f"  {reason}" for reason in signature["absent"]]
         return [*lines, *self.extremes()]
@@ -441,6 +442,7 @@ def collect_scores(
         "longest": model.task.longest,
         "windows": text.windowed,
         "made": text.made,
+        "languages": text.languages,
         "measures": measures,
         "absent": missing_measures(model, resolve_measures(wanted), measures),
         "exclude": "keyquery",

@@ -115,7 +115,9 @@ def wait_for(device: str) -> None:
 def model_line(model: Model) -> str:
     """The model of a forecast in a line."""
     dtype = str(model.hf.dtype).removeprefix("torch.")
-    return f"{model.name}: {model.heads.total} heads ({describe(model.heads)}), {dtype} on {model.hf.device}"
+    languages = model.task.languages
+    translates = f", {languages}" if languages else ""
+    return f"{model.name}: {model.heads.total} heads ({describe(model.heads)}), {dtype} on {model.hf.device}{translates}"
 
 
 def text_line(text: Batches) -> str:

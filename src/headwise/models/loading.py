@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -61,6 +61,7 @@ from headwise.models.placement import (
     scratch,
     stored_weights,
 )
+from headwise.models.positions import sub_configs
 from headwise.models.tasks import Task
 from headwise.models.tasks.task_table import class_of_task
 
@@ -296,15 +297,6 @@ def config_of(source: str) -> Any:
         if hasattr(each, MARK):
             delattr(each, MARK)  # of the folder, not of the model
     return config
-
-
-def sub_configs(config: Any) -> Iterator[Any]:
-    """The configurations inside a configuration, such as those of an encoder and a decoder."""
-    for name in getattr(config, "sub_configs", ()):
-        inner = getattr(config, name, None)
-        if isinstance(inner, PretrainedConfig):
-            yield inner
-            yield from sub_configs(inner)
 
 
 def refuse_code(source: str) -> None:

@@ -34,6 +34,7 @@ from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove
 from headwise.models.decoding.ctranslate2 import translator_of
 from headwise.models.decoding.translator import Translator, translate
+from headwise.models.languages import languages_of, settle_languages
 from headwise.models.model_files import (
     PARTIAL,
     copy_siblings,
@@ -75,6 +76,7 @@ class Model:
         self.layout = layout
         self.source = source
         self.discovery: Discovery = discover(hf, allow_partial)
+        settle_languages(hf, tokenizer, self.name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """What the transformers model answers, `model.hf(…)`: it reads tensors, as its tokenizer makes them."""
@@ -97,8 +99,13 @@ class Model:
             )
 
     def __repr__(self) -> str:
-        heads = f"{self.heads.total} heads: {describe(self.heads)}"
-        return f"Model({self.name!r}, {type(self.hf).__name__}, {heads}, {self.parameters:,} parameters)"
+        facts = [
+            type(self.hf).__name__,
+            f"{self.heads.total} heads: {describe(self.heads)}",
+            f"{self.parameters:,} parameters",
+            languages_of(self.tokenizer),
+        ]
+        return f"Model({self.name!r}, {', '.join(filter(None, facts))})"
 
     def _repr_html_(self) -> str:
         return HeadGrid(self.heads, repr(self)).html()

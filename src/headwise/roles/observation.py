@@ -27,6 +27,7 @@ from headwise.models.attention.offload import device_of, loaded
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.projection import direct_weights
 from headwise.models.model import Model
+from headwise.models.positions import positions_of
 from headwise.models.training.token_batches import batch_spans
 from headwise.roles.alignment import (
     AlignedPair,
@@ -104,7 +105,7 @@ class Subject:
     def limit(self) -> int:
         """The most tokens of a sentence: the least limit of model, tokenizer and options."""
         # Models with relative positions have no limit of their own.
-        positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
+        positions = positions_of(self.model) or MAX_LENGTH
         return min(int(positions), int(self.tokenizer.model_max_length), self.options.max_length)
 
     @property

@@ -13,6 +13,7 @@ saved. CTranslate2's own converter does the rest.
 from __future__ import annotations
 
 import copy
+import json
 import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -49,6 +50,7 @@ from headwise.models.decoding.translator import (
     refuse_tokens,
     sentence_limit,
 )
+from headwise.models.model_files import README
 
 # With 1, CTranslate2's own, it stops before `generate` does, and more lines differ.
 PATIENCE = 4
@@ -286,6 +288,7 @@ def write_folder(
 
     places = places_in_model(hf, discovery)
     padded = with_equal_heads(hf, discovery, places)
+    prefix = target_prefix(hf, tokenizer)
 
     class Converter(converters.TransformersConverter):
         # The model is in memory, so nothing is loaded from a folder.
@@ -296,7 +299,7 @@ def write_folder(
             return tokenizer
 
         def _load(self) -> Any:
-            loader = own_loader(converters, padded)
+            loader = own_loader(converters, padded, tokenizer)
             if loader is None:
                 spec = super()._load()
             else:
@@ -306,9 +309,13 @@ def write_folder(
             set_positions(spec, padded)
             set_t5(spec, hf, discovery, places)
             set_start(spec, hf, tokenizer)
-            # A byte-level vocabulary has no unknown word; CTranslate2 wants a string.
-            if getattr(spec.config, "unk_token", "") is None:
-                spec.config.unk_token = ""
+            if prefix:
+                # CTranslate2 does not read it: for who calls it.
+                spec.config.add_attribute("target_prefix", prefix)
+            # A byte-level vocabulary has no unknown word, mBART-50 no first one; CTranslate2 wants a string.
+            for word in ("unk_token", "bos_token"):
+                if getattr(spec.config, word, "") is None:
+                    setattr(spec.config, word, "")
             return spec
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -316,13 +323,48 @@ def write_folder(
         hf.config.save_pretrained(scratch)
         Converter(scratch).convert(str(folder), quantization=dtype, force=True)
     tokenizer.save_pretrained(folder)
-    return notes(hf, discovery, places)
+    said = notes(hf, discovery, places)
+    if prefix:
+        (folder / README).write_text(
+            f"# A translation model for CTranslate2\n\nIts {prefix_note(prefix)}.\n"
+        )
+        said.append(prefix_note(prefix))
+    return said
 
 
-def own_loader(converters: Any, hf: Any) -> Any:
+def target_prefix(hf: Any, tokenizer: Any) -> list[str]:
+    """The tokens that CTranslate2's caller must give for each sentence: the language that translations begin with, which
+    `generate` reads in its settings. Empty for most models."""
+    if hf.config.model_type not in TRANSLATION_MODELS or hf.config.model_type == "whisper":
+        return []
+    forced = hf.generation_config.forced_bos_token_id
+    if type(tokenizer).__name__.startswith("MBartTokenizer"):
+        forced = start_token(hf)
+    return [] if forced is None else [str(tokenizer.convert_ids_to_tokens(forced))]
+
+
+def prefix_note(prefix: list[str]) -> str:
+    """What a caller has to do, in words."""
+    return (
+        f"translations begin with {prefix[0]}, which CTranslate2 is told by its caller: give target_prefix="
+        f"[{json.dumps(prefix)}], once for each sentence, and leave it out of the result"
+    )
+
+
+def own_loader(converters: Any, hf: Any, tokenizer: Any) -> Any:
     """A loader for a Marian model that does not start from an embedding of zeros, which CTranslate2 takes for granted:
-    those that headwise trains start from a token. None for every other model."""
+    those that headwise trains start from a token; and for M2M100, whose tokenizer no longer lists its languages among
+    its special tokens. None for every other model."""
     config = hf.config
+    if hasattr(tokenizer, "num_madeup_words"):
+
+        class Loader(converters.M2M100Loader):  # type: ignore[misc]
+            def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:
+                words = tokenizer.convert_ids_to_tokens(range(config.vocab_size))
+                first = len(tokenizer.encoder) + len(tokenizer.lang_code_to_id)
+                return [*words[:first], *(f"madeupword{n}" for n in range(len(words) - first))]
+
+        return Loader()
     if config.model_type != "marian":
         return None
     if config.decoder_start_token_id == config.pad_token_id == config.vocab_size - 1:

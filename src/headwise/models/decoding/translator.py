@@ -17,6 +17,7 @@ from headwise.core.options import Search
 from headwise.core.progress import Report, silent
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
+from headwise.models.positions import positions_of
 
 # Settings of a generation configuration that name tokens.
 TOKEN_SETTINGS = (
@@ -152,9 +153,8 @@ def sentence_limit(model: PreTrainedModel) -> int:
     """The most tokens of a sentence, on either side."""
     # 8 positions stay free, because some families count them from behind the padding's number (M2M100, BART). T5 has no
     # such limit; it was trained on 512 tokens.
-    if hasattr(model.config, "max_position_embeddings"):
-        return int(model.config.max_position_embeddings) - 8
-    return 512
+    positions = positions_of(model)
+    return 512 if positions is None else positions - 8
 
 
 class BeamCache(EncoderDecoderCache):

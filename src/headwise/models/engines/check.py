@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.folders import EXPORT, SUMS, Folder, as_path
+from headwise.core.folders import EXPORT, SUMS, Folder, as_path, read_json
 from headwise.core.heads import describe
 from headwise.core.layout import HeadMask
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
 from headwise.models.attention.offload import named_weights
+from headwise.models.decoding.ctranslate2 import prefix_note
 from headwise.models.engines.marian import marian_matrices, why_not_marian
 from headwise.models.engines.native import LLAMA_CPP, EngineFailed, asked_apart
 from headwise.models.loading import AnyModel, as_model, load
@@ -117,6 +118,12 @@ def check(path: str | PathLike[str], original: AnyModel | None = None) -> Check:
         says = "only those of a folder of transformers are compared"
         findings.append(Finding("outputs", None, says))
     findings += [run_finding(program, file, run) for file in files]
+    if (
+        program is CT2
+        and run
+        and (prefix := read_json(place / "config.json", dict).get("target_prefix"))
+    ):
+        findings.append(Finding("language", None, prefix_note(prefix)))
     return Check(place, tuple(findings))
 
 

@@ -80,20 +80,27 @@ class Batches(Reported):
     """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
 
     data: the text as token ids. provides: what measures may ask for. progress: gets the share of the text that was read; a
-    measure that reads the text twice starts twice. hide: whether a masked model gets its text with hidden tokens, to
-    predict them. by_token: whether the work on a sentence grows with the square of its length.
+    measure that reads the text twice starts twice. languages: of a translation model, in words. hide: whether a masked
+    model gets its text with hidden tokens, to predict them. by_token: whether the work on a sentence grows with the
+    square of its length.
     """
 
     hide = True
     by_token = False
 
     def __init__(
-        self, text: Any, data: Any, provides: Collection[str], progress: Report = silent
+        self,
+        text: Any,
+        data: Any,
+        provides: Collection[str],
+        progress: Report = silent,
+        languages: str = "",
     ) -> None:
         self.text = text
         self.data = data
         self.provides = provides
         self.progress = progress
+        self.languages = languages
 
     @property
     def total(self) -> float:  # type: ignore[override]
@@ -160,7 +167,7 @@ class Batches(Reported):
         """What of the text a number is about, with what was left out and what of it was made. read: what was read, in
         words."""
         left_out = f"left out: {self.left_out}" if self.left_out else ""
-        return "; ".join(words for words in (read, left_out, self.made) if words)
+        return "; ".join(words for words in (read, self.languages, left_out, self.made) if words)
 
     def reporting(self, progress: Report, by_token: bool = False) -> Batches:
         """The same with another progress."""

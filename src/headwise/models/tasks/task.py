@@ -28,6 +28,7 @@ from headwise.data.store import AnyText
 from headwise.data.text import made_text
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import Discovery
+from headwise.models.positions import positions_of
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.own_batches import OwnBatches
 from headwise.models.training.token_batches import TrainingData
@@ -103,12 +104,14 @@ class Task(ABC):
         return "translations" in self.provides
 
     @property
+    def languages(self) -> str:
+        """The languages that it is asked to translate between, in words; empty where it has no choice."""
+        return ""
+
+    @property
     def longest(self) -> int:
         """The longest sentence, in tokens, that the model is given."""
-        return min(
-            MOST_SENTENCE_TOKENS,
-            getattr(self.hf.config, "max_position_embeddings", MOST_SENTENCE_TOKENS),
-        )
+        return min(MOST_SENTENCE_TOKENS, positions_of(self.hf) or MOST_SENTENCE_TOKENS)
 
     @property
     def stride(self) -> int | None:
@@ -235,7 +238,8 @@ class Task(ABC):
             own = OwnBatches(self.hf, self.discovery, self.model_name, text)
             return Batches(own, own, self.provides & {"loss"}, progress)
         text = self.completed(text)
-        return Batches(text, self.encoded(text), self.provides_of(text), progress)
+        data = self.encoded(text)
+        return Batches(text, data, self.provides_of(text), progress, self.languages)
 
     def quality_batches(
         self, text: Any, progress: Report = silent, search: Search | None = None

@@ -21,6 +21,8 @@ from headwise.models.attention.discover import start_token
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.decoding.ctranslate2 import translator_of
 from headwise.models.decoding.translator import translate
+from headwise.models.languages import languages_of, refuse_other_labels
+from headwise.models.positions import positions_of
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.own_translations import own_translations
 from headwise.models.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
@@ -59,7 +61,7 @@ class Translation(Task):
     def longest(self) -> int:
         generation: Any = getattr(self.hf, "generation_config", None)
         limit = int(getattr(generation, "max_length", None) or MOST_SENTENCE_TOKENS)
-        return min(limit, getattr(self.hf.config, "max_position_embeddings", MOST_SENTENCE_TOKENS))
+        return min(limit, positions_of(self.hf) or MOST_SENTENCE_TOKENS)
 
     @property
     def usual_kinds(self) -> tuple[Kind, ...]:
@@ -104,6 +106,7 @@ class Translation(Task):
             return dev_loss(self.hf, data, BATCH_TOKENS)
 
     def dev_loss(self, dev: ParallelText) -> float:
+        refuse_other_labels(self.hf, self.tokenizer, self.model_name)
         encoded = Encoded(dev, self.tokenizer, self.longest)
         with loss_forward(self.hf):
             return dev_loss(self.hf, encoded, DEV_TOKENS)
@@ -127,6 +130,8 @@ class Translation(Task):
         lines, cost = self.translations(batches)
         search, text = batches.search, batches.text
         how = f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
+        if self.languages:
+            how += f", {self.languages}"
         if text.made:
             how += "; BLEU against what a model itself writes: whether models say the same, not how well"
         answers = answers_to(list(text.targets), lines, text.made)
@@ -138,12 +143,17 @@ class Translation(Task):
         translator = translator_of(self.hf, self.tokenizer, self.discovery, search.engine)
         return translate(translator, list(batches.text.sources), search, batches.progress)
 
+    @property
+    def languages(self) -> str:
+        return languages_of(self.tokenizer)
+
     def encoded(self, text: ParallelText) -> EncodedPairs:
         return EncodedPairs(self, text)
 
     def trained_on(
         self, text: ParallelText, batch_tokens: int, cache: Path | None, limit: int
     ) -> TrainingData:
+        refuse_other_labels(self.hf, self.tokenizer, self.model_name)
         return Encoded(text, self.tokenizer, limit, cache)
 
 
@@ -185,6 +195,7 @@ class EncodedPairs(Encoded):
     noun = "sentences"
 
     def __init__(self, task: Task, text: ParallelText) -> None:
+        refuse_other_labels(task.hf, task.tokenizer, task.model_name)
         super().__init__(text, task.tokenizer, task.longest)
         self.task = task
 

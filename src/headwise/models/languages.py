@@ -1,0 +1,85 @@
+"""The languages of a model that translates between many (NLLB, mBART, M2M100). Two places state the target: what its
+translations begin with (`forced_bos_token_id`, or `decoder_start_token_id` of mBART-25), and what its tokenizer marks
+targets with (`tgt_lang`), from which labels come. Where one is silent the other decides; two that differ are refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from headwise.core.errors import HeadwiseError
+
+LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")  # eng_Latn, en_XX
+
+
+def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
+    """Give a model and its tokenizer the same target language, in memory. name: of the model, for messages.
+
+    Raises HeadwiseError where both name one, and not the same.
+    """
+    if not hasattr(tokenizer, "tgt_lang") or not hf.can_generate():
+        return
+    settings: Any = hf.generation_config
+    marked = tokenizer.tgt_lang
+    begun = forced = language_of(tokenizer, settings.forced_bos_token_id)
+    if begun is None:
+        start = settings.decoder_start_token_id
+        begun = language_of(tokenizer, hf.config.decoder_start_token_id if start is None else start)
+    if begun is not None and marked is None:
+        tokenizer.tgt_lang = begun
+    elif begun is not None and marked != begun:
+        option = "decoder_start_token_id" if forced is None else "forced_bos_token_id"
+        raise HeadwiseError(
+            f"{name} translates into {begun} ({option} of its generation configuration), but its tokenizer marks targets "
+            f"as {marked} (tgt_lang): give both the same language."
+        )
+    elif begun is None and marked is not None and settings.forced_bos_token_id is None:
+        # Where targets begin with the language; those of mBART-25 end with it.
+        first = first_of_target(tokenizer)
+        if language_of(tokenizer, first) == marked:
+            hf.generation_config = copy.copy(settings)  # another model may have the same one
+            hf.generation_config.forced_bos_token_id = first
+
+
+def language_of(tokenizer: Any, number: int | None) -> str | None:
+    """The language that a token stands for, as the tokenizer calls it; None where it stands for none."""
+    if number is None:
+        return None
+    known = getattr(tokenizer, "lang_code_to_id", None) or {}
+    for code, other in known.items():
+        if other == number:
+            return str(code)
+    token = str(tokenizer.convert_ids_to_tokens(number))
+    return token if LANGUAGE.fullmatch(token) else None
+
+
+def first_of_target(tokenizer: Any) -> int:
+    """The token that every target begins with, or the first of a word."""
+    return int(tokenizer(text_target="a")["input_ids"][0])
+
+
+def languages_of(tokenizer: Any) -> str:
+    """What a tokenizer marks sources and targets with, in words; empty for one without languages."""
+    source, target = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
+    return f"from {source} to {target}" if source and target else ""
+
+
+def refuse_other_labels(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
+    """Raise HeadwiseError where labels would not be in the language that the model's translations begin with."""
+    settle_languages(hf, tokenizer, name)
+    if getattr(tokenizer, "tgt_lang", "") is None:
+        raise HeadwiseError(
+            f"{name} has no target language: write its token as forced_bos_token_id into generation_config.json, or give "
+            "its tokenizer a tgt_lang."
+        )
+    forced = getattr(getattr(hf, "generation_config", None), "forced_bos_token_id", None)
+    if forced is not None and (first := first_of_target(tokenizer)) != forced:
+        begun, marked = tokenizer.convert_ids_to_tokens([forced, first])
+        raise HeadwiseError(
+            f"{name} begins its translations with {begun} (forced_bos_token_id of its generation configuration), but its "
+            f"tokenizer begins targets with {marked}: give both the same language."
+        )
