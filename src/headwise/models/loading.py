@@ -51,7 +51,13 @@ from headwise.models.marian.files import marian_file, packaged
 from headwise.models.marian.folder import configuration_in, read_folder
 from headwise.models.marian.network import MarianToolkitModel
 from headwise.models.model import Model
-from headwise.models.model_files import MARK, folder_of, refuse_damage, weight_files
+from headwise.models.model_files import (
+    MARK,
+    folder_of,
+    refuse_damage,
+    weight_files,
+    weights_folder,
+)
 from headwise.models.placement import (
     DeviceMap,
     fallback_device_map,
@@ -86,6 +92,10 @@ HEAD_COUNTS = (
 )
 MANY_LAYERS = 100  # layers that are built without a look at the weights
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
+# Files that tokenizers are made of, of whatever class.
+OF_TOKENIZERS = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "bpe.codes", "tekken.json")
+MOST_SPECIAL = 1000  # words of a tokenizer that may all be special ones
+FEWEST_WORDS = 2  # of one that can read: some are made with a piece for the blank alone
 LARGEST_TOKENIZER = 150_000_000  # bytes; 262,000 words take 33 million
 DTYPES = ("float32", "bfloat16", "float16")
 # A configuration with so many more numbers than its files is damaged: building it could take all memory. Weights that
@@ -126,12 +136,15 @@ def load(
         )
     device = usable(device)
     number_type = number_type_of(dtype)
-    path = folder_of(spec)
+    home = path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
     # A finished study: its trained model.
     name = str(spec) if path == Path(spec) or packaged(str(spec)) else source
     refuse_damage(path)  # before any library reads the files
+    if local:
+        path = weights_folder(path)
+        source = str(path)
     marian = marian_file(path)
     if marian is not None:
         return load_marian(marian, name, device, number_type, device_map)
@@ -142,7 +155,7 @@ def load(
         cut = getattr(config, "pruned_heads", None)
         if layout is not None and not local:
             # Transformers would fetch a stock model's files; a pruned one is read here.
-            path = fetched(source)
+            home = path = fetched(source)
             local, source = True, str(path)
             refuse_damage(path)
         model_class = class_of_config(source, config)
@@ -166,13 +179,8 @@ def load(
             if hf.can_generate():
                 hf.generation_config = settings
         # A model of images may have a tokenizer or not: a folder shows it, a hub would be asked in vain.
-        reads_text = any(path.glob("*token*")) if local else hf.main_input_name != "pixel_values"
-        tokenizer = None
-        if reads_text:
-            with warnings.catch_warnings():
-                # Which would clean texts for training; MarianTokenizer uses it nowhere.
-                warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
-                tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        reads_text = has_tokenizer(path) if local else hf.main_input_name != "pixel_values"
+        tokenizer = read_tokenizer(source) if reads_text else None
         refuse_unfit(source, hf, tokenizer)
         if device_map is None:  # else the hooks of Accelerate move what computes
             hf = hf.to(device)
@@ -201,10 +209,47 @@ def load(
         raise HeadwiseError(
             f"{is_not} a complete model that transformers can load: {end_of_sentence(error).rstrip('.')}. {remedy}"
         ) from error
-    model = Model(hf, tokenizer, name, layout, allow_partial, path if local else None)
+    model = Model(hf, tokenizer, name, layout, allow_partial, home if local else None)
     if layout is not None:
         note_origins(model.discovery, layout)
     return model
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has a file of a tokenizer."""
+    return any(any(folder.glob(pattern)) for pattern in OF_TOKENIZERS)
+
+
+def read_tokenizer(source: str) -> Any:
+    """The tokenizer in a folder, or of a hub id. Raises HeadwiseError for files that transformers cannot read."""
+    try:
+        with warnings.catch_warnings():
+            # Which would clean texts for training; MarianTokenizer uses it nowhere.
+            warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
+            return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # of transformers or tokenizers, about the user's files
+        for file in sorted(Path(source).glob("*")):
+            refuse_pointer(file)
+        raise HeadwiseError(
+            f"transformers reads no tokenizer in {source} ({end_of_sentence(error).rstrip('.')}): copy its files there, "
+            "tokenizer.json, or its vocabulary with what goes with it (vocab.json and merges.txt)."
+        ) from error
+
+
+def refuse_wordless(source: str, tokenizer: Any) -> None:
+    """Raise HeadwiseError for a tokenizer without its vocabulary: transformers makes one that reads words as nothing."""
+    folder = Path(source)
+    files = [*getattr(tokenizer, "vocab_files_names", {}).values()]
+    missing = [name for name in files if folder.is_dir() and not (folder / name).is_file()]
+    words = MOST_SPECIAL
+    if len(tokenizer) < MOST_SPECIAL:
+        special = {*tokenizer.added_tokens_encoder, *tokenizer.all_special_tokens}
+        words = len({*tokenizer.get_vocab()} - special)
+    if words < FEWEST_WORDS:
+        lost = f": {' or '.join(missing)} is missing" if missing else ""
+        raise HeadwiseError(
+            f"The tokenizer in {source} has no words{lost}. Copy the tokenizer of the model there."
+        )
 
 
 AnyModel: TypeAlias = Model | PreTrainedModel | str | PathLike[str]  # as `as_model` takes it
@@ -257,6 +302,8 @@ def task_class(spec: str | Path) -> type[Task]:
     Raises HeadwiseError for a model that `load` would refuse for its configuration.
     """
     path = folder_of(spec)
+    if path.exists():
+        path = weights_folder(path)
     source = str(path if path.exists() else spec)
     marian = marian_file(path)
     try:
@@ -690,6 +737,7 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
 def refuse_tokenizer(source: str, tokenizer: Any, translates: bool) -> None:
     """Raise HeadwiseError for settings with which a tokenizer could not read a text, or a model translate it."""
     settings = "tokenizer_config.json"
+    refuse_wordless(source, tokenizer)
     if "input_ids" not in tokenizer.model_input_names:
         raise HeadwiseError(
             f"The tokenizer in {source} gives {tokenizer.model_input_names!r:.60}, without input_ids: correct "

@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.folders import (
@@ -33,7 +34,7 @@ PARTIAL = ".headwise-partial"  # where `save` writes before anything is replaced
 README = "README.md"
 MARK = "headwise_sums"  # of config.json: `save` wrote a record beside it
 MODEL_FILES = re.compile(  # what loading a model may read
-    r"(config|generation_config|modules|special_tokens_map|added_tokens|(pre)?processor_config)\.json|merges\.txt"
+    r"(config|generation_config|modules|special_tokens_map|added_tokens|(pre)?processor_config)\.json|merges\.txt|bpe\.codes"
     r"|(tokenizer|vocab|chat_template).*|.*\.(safetensors|safetensors\.index\.json|model|spm)|(pytorch_)?model.*\.bin.*"
 )
 
@@ -82,9 +83,14 @@ def refuse_other_models(folder: Folder) -> None:
 def copy_siblings(source: Path, folder: Path) -> None:
     """Copy what makes a folder a model of sentence-transformers or of speech, and README and licence. Links that lead out
     of the folder are left out with a warning: what they lead to may be private."""
-    names = [README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *module_folders(source)]
+    inner = weights_folder(source)
+    modules = [name for name in module_folders(source) if below(source, name) != inner]
+    names = [README, *PROCESSORS, *SENTENCE_TRANSFORMERS, *modules]
     names += [path.name for path in source.glob("LICENSE*") if is_name(path.name)]
-    for name, path in files_in(source, names).items():
+    files = files_in(source, names)
+    if inner != source:
+        files = {**files_in(inner, [*PROCESSORS, *SENTENCE_TRANSFORMERS]), **files}
+    for name, path in files.items():
         # What was just written fits the model; the original's may not.
         if not is_inside(name) or below(folder, name).exists():
             continue
@@ -96,6 +102,12 @@ def copy_siblings(source: Path, folder: Path) -> None:
         elif path.is_file():
             below(folder, name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, below(folder, name))
+    if inner != source:  # the model is written beside the list of modules
+        listed = read_json(folder / "modules.json", list)
+        for module in listed:
+            if is_transformer(module):
+                module["path"] = ""
+        (folder / "modules.json").write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
 
 
 def leads_out(source: Path, path: Path) -> bool:
@@ -119,6 +131,25 @@ def module_folders(folder: Path) -> list[str]:
     return [module["path"] for module in modules if is_inside(module["path"])]
 
 
+def weights_folder(folder: Path) -> Path:
+    """Where the configuration and weights of a local model lie: in its folder, or, as sentence-transformers wrote models
+    until 2021, in the one that modules.json names for them (`0_Transformer`)."""
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return folder
+    for module in read_json(listed, list):
+        place = module.get("path") if is_transformer(module) else None
+        if place and is_inside(place) and (below(folder, place) / "config.json").is_file():
+            return below(folder, place)
+    return folder
+
+
+def is_transformer(module: Any) -> bool:
+    """Whether an entry of modules.json is the model itself. By its last name: sentence-transformers has moved the class,
+    and ours keeps the name."""
+    return isinstance(module, dict) and str(module.get("type")).rpartition(".")[2] == "Transformer"
+
+
 def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     """Say in the README how a pruned model is loaded, and in `modules.json` which module of sentence-transformers loads
     it. name: of the model. stock: whether heads of zeros have made it an ordinary checkpoint."""
@@ -135,8 +166,7 @@ def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
     if listed.exists():
         modules = read_json(listed, list)
         for module in modules:
-            # By its last name: sentence-transformers has moved the class, and ours keeps the name.
-            if str(module.get("type")).rpartition(".")[2] == "Transformer":
+            if is_transformer(module):
                 module["type"] = STOCK_MODULE if stock else PRUNED_MODULE
         listed.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
         if not stock:
@@ -236,7 +266,8 @@ def folder_of(spec: str | Path) -> Path:
         )
     if (path / "model" / "config.json").exists():
         path = path / "model"
-    if path.exists() and not (path / "config.json").exists() and marian_file(path) is None:
+    has_config = path.exists() and (weights_folder(path) / "config.json").exists()
+    if path.exists() and not has_config and marian_file(path) is None:
         raise HeadwiseError(
             f"{spec} cannot be loaded as a model: it has no config.json, and no .npz or .bin of Marian. "
             f"{instead_of(path)}"

@@ -358,7 +358,7 @@ def own_loader(converters: Any, hf: Any, tokenizer: Any) -> Any:
     config = hf.config
     if hasattr(tokenizer, "num_madeup_words"):
 
-        class Loader(converters.M2M100Loader):  # type: ignore[misc]
+        class Loader(converters.M2M100Loader):
             def get_vocabulary(self, model: Any, tokenizer: Any) -> list[str]:
                 words = tokenizer.convert_ids_to_tokens(range(config.vocab_size))
                 first = len(tokenizer.encoder) + len(tokenizer.lang_code_to_id)
