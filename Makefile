@@ -6,7 +6,7 @@
 #   make sentences  what the report says, in tests/faces/report/sentences.txt: read the difference before you commit it
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files and settings mutated, command lines mistyped, runs damaged and killed: MINUTES=60, SEED=0
-#   make planted  forty mistakes planted in the source, one at a time: which does the suite find? runs/planted.json; hours
+#   make planted  some forty mistakes planted in the source, one at a time: which does the suite find? runs/planted.json; hours
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and src/headwise/models/families.csv,
 #                  the table that `headwise families` prints: an hour
 #   make docs    the Python reference and the site, in site/
@@ -27,13 +27,13 @@ INSTALLED := .venv/.installed
 setup: $(INSTALLED)
 
 # pip's own folder is asked for, not python's: a `venv` that fails half-way (Debian without python3-venv) leaves only the latter.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml plugins/headwise-speech/pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/pip ]; then \
 	  '$(PYTHON)' -c '$(NEW_ENOUGH)' 2>/dev/null || { echo "headwise needs Python 3.11 or newer, found none; name one with 'make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3'." >&2; exit 1; }; \
 	  echo "making .venv with $$('$(PYTHON)' -V), then installing (some minutes)"; \
 	  '$(PYTHON)' -m venv .venv; \
 	fi
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e plugins/headwise-speech
 	@touch $@
 
 demo: $(INSTALLED)
@@ -48,7 +48,7 @@ SEED ?= 0
 
 attack: $(INSTALLED)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -m campaign
-	PYTHONPATH=tests OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/attack.py --minutes $(MINUTES) --seed $(SEED)
+	PYTHONPATH=tests:plugins/headwise-speech/tests OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/attack.py --minutes $(MINUTES) --seed $(SEED)
 
 planted: $(INSTALLED)
 	@mkdir -p runs
@@ -79,6 +79,7 @@ families: $(INSTALLED)
 package: $(INSTALLED)
 	rm -rf dist
 	$(BIN)/uv build --quiet --python $(BIN)/python
+	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist plugins/headwise-speech
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-package
 	$(BIN)/uv pip install --quiet --python .venv-package -c constraints.txt dist/*.whl
 	cd /tmp && env -u PYTHONPATH '$(CURDIR)/.venv-package/bin/python' -I '$(CURDIR)/tools/try_package.py'
@@ -87,7 +88,7 @@ oldest: RESOLUTION := lowest-direct
 newest: RESOLUTION := highest
 oldest newest: $(INSTALLED)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-$@
-	$(BIN)/uv pip install --quiet --python .venv-$@ --resolution $(RESOLUTION) -e '.[dev]'
+	$(BIN)/uv pip install --quiet --python .venv-$@ --resolution $(RESOLUTION) -e '.[dev]' -e plugins/headwise-speech
 	OMP_NUM_THREADS=1 .venv-$@/bin/python -m pytest -n auto --dist loadfile -m 'not slow' $(ONLY)
 
 # In .gpu: headwise and what a GPU machine with torch lacks, some 15 MB, for one without a network; see CONTRIBUTING.md.

@@ -33,6 +33,7 @@ import torch
 
 import headwise
 import test_fuzz as fuzz
+import test_speech_fuzz
 from headwise.core.errors import HeadwiseError
 from headwise.core.layout import HeadMask
 from headwise.core.progress import Progress
@@ -40,10 +41,10 @@ from headwise.data import embedded
 from headwise.faces import cli
 from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module
+from hearers import hearer, recordings
 from models.engines.pruned import language_model, uneven
 from models.marian import toolkit_models
 from models.tasks.askers import asker, sentences
-from models.tasks.hearers import hearer, recordings
 from study import dying
 from study.studies import TINY, again, different, numbers, plan_of
 from study.test_damage import DAMAGES, after_damage, files_of
@@ -324,6 +325,7 @@ def commands() -> dict[str, Any]:
     return dict(found.commands)
 
 
+fuzz.READERS |= test_speech_fuzz.READERS
 DAMAGED = ("lm", "mt", "bert", "small", "hears", "run", "marian", *EXPORTS)
 CHANGES = ("value", "value", "option", "option", "model", "model", "model", "word", "lost", "twice")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
+PLUGIN = Path(__file__).parents[1] / "plugins" / "headwise-speech"
 # Each room may import the rooms that stand before it; rooms of one line do not import each other.
 RINGS = (
     ("core",),
@@ -26,7 +27,6 @@ RINGS = (
     ("roles", "pruning"),
     ("study",),
     ("faces",),
-    ("speech",),
 )
 WITHOUT_TORCH = ("core", "data")
 FREE = {"__init__", "__main__"}  # the doors: they open every room, and no room calls them
@@ -34,10 +34,10 @@ REGISTRY = {"AttentionInterface", "AttentionMaskInterface"}
 REGISTRY |= {"ALL_ATTENTION_FUNCTIONS", "ALL_MASK_ATTENTION_FUNCTIONS"}
 
 
-def modules(source: Path) -> dict[str, Path]:
-    """Every module of headwise by its dotted name; a package goes by its own name."""
+def modules(source: Path, package: str = "headwise") -> dict[str, Path]:
+    """Every module of headwise, or of a package beside it, by its dotted name; a package goes by its own name."""
     names = {}
-    for path in sorted((source / "headwise").rglob("*.py")):
+    for path in sorted((source / package).rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
         names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return names
@@ -97,9 +97,9 @@ def below(room: str) -> set[str]:
     return {inner for ring in RINGS[:place] for inner in ring}
 
 
-def ring(source: Path) -> list[str]:
+def ring(source: Path, package: str = "headwise") -> list[str]:
     """A circle of modules that import each other, when they load or later, or nothing."""
-    known = modules(source)
+    known = modules(source, package)
     graph = {}
     for name in known:
         graph[name] = imports(name, known) & known.keys() - {name}
@@ -110,7 +110,9 @@ def ring(source: Path) -> list[str]:
     return []
 
 
-def undeclared(source: Path, dependencies: list[str], extras: Sequence[str] = ()) -> list[str]:
+def undeclared(
+    source: Path, dependencies: list[str], extras: Sequence[str] = (), package: str = "headwise"
+) -> list[str]:
     """Each import of a library that is not among the project's own dependencies, as `importer -> library`. What users
     may leave out (`extras`) must be imported where it is used, not when the module loads."""
     declared, optional = (
@@ -118,13 +120,13 @@ def undeclared(source: Path, dependencies: list[str], extras: Sequence[str] = ()
         for lines in (dependencies, extras)
     )
     distributions = importlib.metadata.packages_distributions()
-    known = modules(source)
+    known = modules(source, package)
     wrong = []
     for name in known:
         early, all_of = (
             {module.partition(".")[0] for module in imports(name, known, top)}
             - sys.stdlib_module_names
-            - {"headwise"}
+            - {package}
             for top in (True, False)
         )
         for library in sorted(all_of):
@@ -202,6 +204,19 @@ def test_every_imported_library_is_declared(tmp_path: Path) -> None:
     late = "def late():\n    import numpy"
     write_house(tmp_path, {"heads.py": late, "errors.py": "import jinja2"})
     assert undeclared(tmp_path, [], ["numpy", "jinja2"]) == ["headwise.errors -> jinja2"]
+
+
+def test_a_package_beside_headwise_is_imported_by_nobody() -> None:
+    """It reaches headwise by its entry points, and says what it imports; its modules run in no ring."""
+    for name, path in modules(SOURCE).items():
+        assert "headwise_speech" not in path.read_text(encoding="utf-8"), name
+    if not PLUGIN.is_dir():
+        pytest.skip("headwise-speech is not here")
+    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    source = PLUGIN / "src"
+    assert undeclared(source, project["dependencies"], extras, "headwise_speech") == []
+    assert modules(source, "headwise_speech") and ring(source, "headwise_speech") == []
 
 
 def test_every_module_loads() -> None:

@@ -17,16 +17,10 @@ from headwise.faces.cli.resources import lab
 from headwise.models.engines import sentence_module
 from headwise.pruning.gate_training import lora_layers
 from headwise.roles import alignment
-from headwise.speech.recordings import samples
 from headwise.study.ray_executor import import_ray
 from models.tasks.askers import asker
 
 ROOT = Path(__file__).parents[1]
-
-
-def sound(folder: Path) -> Any:
-    (folder / "a.flac").write_bytes(b"fLaC")
-    return samples(folder / "a.flac", 8000)
 
 
 def parsed(folder: Path) -> Any:
@@ -41,7 +35,6 @@ def exported(to: str) -> Callable[[Path], Any]:
 NEEDED: dict[
     str, tuple[tuple[str, ...], Callable[[Path], Any]]
 ] = {  # by extra: what it installs, and who needs it
-    "audio": (("soundfile",), sound),
     "align": ((), lambda _: alignment.need_eflomal()),
     "ray": (("ray",), lambda _: import_ray()),
     "ct2": (("ctranslate2",), exported("ct2")),
@@ -68,9 +61,7 @@ def test_every_extra_is_here() -> None:
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row) if name in extras]
     in_setup = re.findall(r"[a-z0-9]+", extras["dev"][0].removeprefix("headwise"))
-    assert "all but the last three" in " ".join(page.split()) and {*in_setup, "ray"} == {
-        *listed[:-3]
-    }
+    assert "all but the last two" in " ".join(page.split()) and {*in_setup, "ray"} == {*listed[:-2]}
     assert sorted(listed) == sorted(NEEDED)
 
 

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from scipy.io import wavfile
 
 from headwise.core.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
 from headwise.core.heads import Head, HeadMap, read_table, save_table, score_table
@@ -33,7 +32,6 @@ from headwise.data.treebank import Treebank
 from headwise.faces import cli
 from headwise.models.marian import files as marian_files
 from headwise.roles.alignment import read_links
-from headwise.speech.recordings import Speech, samples
 from headwise.study import read_plan
 
 SECONDS = 5.0  # of the processor: other work on the machine does not count
@@ -62,8 +60,6 @@ CONLLU = b"""\
 1\tShe\tshe\tPRON\t_\t_\t0\troot:x\t_\tEntity=(1-person-giv:act-sssss-cf1-1-ana)
 
 """
-SAID = b"audio,text,language\na.wav,A cat sleeps.,en\na.wav,It rains.,fr\n"
-SPOKEN = b"audio,word,start,end\na.wav,A,0.0,0.2\na.wav,cat,0.2,0.5\n"
 PROMPTS = b"clean\tcorrupted\tanswer\twrong_answer\na b c\td b c\te\tf\nb b\tc b\td\te\n"
 RATED = b'sentence1,sentence2,score\nA cat .,"A dog, too",2.5\nIt rains,It snows,4\n'
 PLAN = b"""\
@@ -231,19 +227,6 @@ def marian_file_bytes(ending: str) -> bytes:
     return place.read_bytes()
 
 
-def wav_bytes() -> bytes:
-    """A tenth of a second of two channels."""
-    file = io.BytesIO()
-    wavfile.write(file, 16_000, np.ones((1_600, 2), np.int16))
-    return file.getvalue()
-
-
-def read_speech(content: bytes, folder: Path) -> None:
-    wavfile.write(folder / "a.wav", 16_000, np.zeros(16_000, np.int16))
-    for recording in Speech.read(write(folder, "a.csv", content)):
-        assert recording.text
-
-
 def read_words(content: bytes, folder: Path) -> None:
     """A command line with these words, up to where the work would begin."""
     words = [
@@ -353,11 +336,6 @@ READERS: dict[str, tuple[tuple[bytes, ...], Read]] = {
     "text in a table": (
         (b'{"text": "a b"}\n{"text": null}\n',),
         lambda content, folder: Text.read(write(folder, "a.jsonl", content)),
-    ),
-    "speech": ((SAID, SPOKEN), read_speech),
-    "audio": (
-        (wav_bytes(),),
-        lambda content, folder: samples(write(folder, "a.wav", content), 16_000),
     ),
     "prompts in pairs": (
         (PROMPTS,),

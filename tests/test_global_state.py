@@ -128,7 +128,6 @@ def study(world: Any) -> None:
 def aligned(world: Any) -> None:
     text, links = aligning.pairs(world.folder, 20)
     align(world.aligner, LinkedText.read(text, links))
-    align(world.listener, hw.Speech.read(aligning.spoken(world.folder, 4)))
 
 
 def lab(world: Any) -> None:
@@ -192,7 +191,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
         language=asker("llama"),
         treebank=treebank,
         aligner=aligning.translator(),
-        listener=aligning.listener(),
     )
 
 

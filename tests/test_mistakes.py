@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 
 import headwise as hw
 from models.tasks.askers import asker, embedder, sentences
-from models.tasks.hearers import hearer, recordings
 from models.tasks.test_classifiers import classifier
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n"
@@ -80,14 +79,6 @@ MISTAKES = [
         "evaluate vectors --text pairs.tsv",
         "has no 'sentence1': it has … Give a table with 'sentence1'",
     ),
-    ("evaluate hears --audio said;.csv", "has the columns audio;text … needs audio, text"),
-    ("evaluate hears --audio common.csv", "has the columns path, sentence … needs audio, text"),
-    (
-        "evaluate hears --audio 0.wav",
-        "no table: give a .csv, .tsv or .jsonl with the columns audio, text",
-    ),
-    ("evaluate hears --audio folder.csv", "is a folder, not a file"),
-    ("evaluate hears --audio gone.csv", "There is no file 'gone.wav'"),
     ("translate mt --text pairs.tsv", "is a table … give a file with sentences alone"),
     ("roles lm --treebank a.txt", "has 1 columns: a row of CoNLL-U has 10"),
     ("roles mt", "none were given: name a file in CoNLL-U"),
@@ -103,7 +94,6 @@ MISTAKES = [
     ),
     ("evaluate lm --text a.txt --beam 3", "writes no translations: leave it (--beam"),
     ("match mt lm --text a.txt", "read different text: give two models of one sort"),
-    ("match hears lm --text a.txt", "is a speech model … give models that read text"),
     ("translate lm --text a.txt", "does not translate: give an encoder-decoder"),
     (
         "align masked --text pairs.tsv",
@@ -189,7 +179,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "masked": asker("bert"),
         "vectors": embedder(),
         "labels": classifier(),
-        "hears": hearer(),
     }.items():
         save(model, shop / name)
     lm.remove(hw.HeadMask.full(lm.heads).without(["decoder-self/0/0"])).save(shop / "small")
@@ -214,8 +203,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     lines = sentences(24, 0)
     others = sentences(24, 1)
-    recordings(shop, 2)
-    said = (shop / "said.csv").read_text()
     for name, content in {
         "a.txt": "\n".join(lines),
         "short.txt": "a\nb\nc",
@@ -225,10 +212,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "blank.txt": "\n ",
         "trees.conllu": TREE,
         "links.txt": "0-0",
-        "said;.csv": said.replace(",", ";"),
-        "common.csv": said.replace("audio,text", "path,sentence"),
-        "folder.csv": "audio,text\nlm,a b",
-        "gone.csv": "audio,text\ngone.wav,a b",
         "plan.toml": "[data.embedded]\ntrain = 20\ndev = 5\ntest = 5",
     }.items():
         (shop / name).write_text(content + "\n")

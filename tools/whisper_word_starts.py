@@ -27,10 +27,10 @@ from headwise.core.heads import Head
 from headwise.core.statistics import ratio_interval
 from headwise.roles.alignment_heads import align
 from headwise.roles.halves import halves_of
-from headwise.speech.recordings import Utterance
+from headwise_speech.recordings import Speech, Utterance
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from roles.word_starts import (
+sys.path.append(str(Path(__file__).parents[1] / "plugins" / "headwise-speech" / "tests"))
+from word_starts import (
     ctranslate2_engine,
     heard_by_ctranslate2,
     starts_in_ctranslate2,
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     model = hw.load(options.model)
-    speech = hw.Speech.read(options.words)
+    speech = Speech.read(options.words)
     sets = head_sets(model, speech)
     held_out = other_half(speech)
     wrong = {
@@ -63,7 +63,7 @@ def main() -> None:
     print(table.to_string())
 
 
-def head_sets(model: hw.Model, speech: hw.Speech) -> dict[str, list[Head]]:
+def head_sets(model: hw.Model, speech: Speech) -> dict[str, list[Head]]:
     """The published heads, those that `align` chooses, also within one layer, and random ones."""
     published = list(model.alignment_heads)
     found = align(model, speech)
@@ -78,7 +78,7 @@ def head_sets(model: hw.Model, speech: hw.Speech) -> dict[str, list[Head]]:
     return sets
 
 
-def other_half(speech: hw.Speech) -> list[Utterance]:
+def other_half(speech: Speech) -> list[Utterance]:
     """The recordings that did not choose."""
     halves = halves_of([each.audio.name for each in speech])
     return [each for each, half in zip(speech, halves, strict=True) if half == 1]

@@ -66,7 +66,9 @@ def write_published(arguments: argparse.Namespace) -> None:
     elif len(arguments.text) == 2:
         text = hw.ParallelText.read(*arguments.text)
     else:
-        text = hw.Speech.read(*arguments.text)
+        from headwise_speech import Speech  # a package of its own
+
+        text = Speech.read(*arguments.text)
     model = hw.load(arguments.published)
     progress = Progress()
     with progress.bar("published heads"):

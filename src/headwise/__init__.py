@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from headwise.models.loading import load
     from headwise.models.model import Model, masked
     from headwise.roles.role_tests import roles
-    from headwise.speech.recordings import Speech
     from headwise.study.prune import prune
 
     __version__: str
@@ -88,7 +87,6 @@ else:
         "models.evaluation.quality": ("evaluate",),
         "models.loading": ("load",),
         "models.model": ("Model", "masked"),
-        "speech.recordings": ("Speech",),
         "study.prune": ("prune",),
     }
 
@@ -121,7 +119,6 @@ __all__ = [
     "ParallelText",
     "LabelledText",
     "Treebank",
-    "Speech",
     "score",
     "Scores",
     "effects",

@@ -120,6 +120,10 @@ class RoleTest(Declaration):
         """Whether heads can have it as a role; otherwise it is scored only."""
         return self.threshold is not None or self.margin is not None
 
+    def asks(self, speech: bool) -> bool:
+        """Whether it is made on a model that hears, or on one that reads."""
+        return "speech" in self.data if speech else self.data != ("speech",)
+
     @property
     def rests_on_weight(self) -> bool:
         """Whether a head that gives words no weight on the text of the test cannot have the role. Texts of templates and
@@ -191,15 +195,11 @@ def role_of(measure: str) -> RoleTest | None:
     return None if set(variant) & set(declared.excluded) else declared
 
 
-def fingerprints() -> dict[str, str]:
-    """By name, what the tests of scripts and other packages are; a study makes its roles again when one changes."""
+def fingerprints(speech: bool = False) -> dict[str, str]:
+    """By name, what the tests of scripts and other packages are; a study makes its roles again when one changes. speech:
+    as of `expected_roles`."""
     role.entries  # noqa: B018 - reads those of installed packages, too
-    found = {}
-    for name, test in role.added.items():
-        # Ours (headwise.speech) are made again by the VERSION of the step, as those of the table.
-        if not test.home[0].startswith("headwise."):
-            found[name] = test.fingerprint
-    return found
+    return {name: test.fingerprint for name, test in role.added.items() if test.asks(speech)}
 
 
 def ordered_roles() -> list[RoleTest]:
@@ -247,8 +247,7 @@ def expected_roles(kind: str, speech: bool = False) -> list[str]:
     model that hears, not of one that reads."""
     declared = []
     for test in ordered_roles():
-        asked = "speech" in test.data if speech else test.data != ("speech",)
-        if asked:
+        if test.asks(speech):
             declared.append(test)
     if kind == "language model":  # the roles that only language models have come first
         declared.sort(key=lambda test: list(test.expected or {}) != [kind])

@@ -12,7 +12,7 @@ from headwise.core.answers import Answers, read_answers
 from headwise.core.folders import below, write_text
 from headwise.core.layout import HeadMask
 from headwise.core.measured import choose_smallest
-from headwise.core.qualities import WORD_ERROR_RATE, Number
+from headwise.core.qualities import Number
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
 from headwise.models.decoding.translator import speeds
@@ -115,8 +115,8 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
         return steps if whole is None else [*steps, whole]
 
     def whole(self, run: RunContext) -> MeasureLosses | None:
-        """The step that measures the full model, where its numbers are taken from there: transcripts take long."""
-        if run.quality != WORD_ERROR_RATE or not self.variants:
+        """The step that measures the full model, where its numbers are taken from there: what is written takes long."""
+        if run.task.answer_forwards <= 1 or not self.variants:
             return None
         return MeasureLosses(self.split, ())
 

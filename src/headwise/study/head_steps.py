@@ -338,7 +338,7 @@ def role_inputs(run: RunContext) -> dict[str, Any]:
         **run.seed_and("train", "dev"),
     }
     # Only where there are any: without the user's own roles, results made before there were such stay.
-    declared = fingerprints()
+    declared = fingerprints(run.task.reads_audio)
     return {**inputs, "declared": declared} if declared else inputs
 
 

@@ -12,7 +12,6 @@ import pytest
 
 import headwise as hw
 from faces.report.made import make_run
-from headwise.core.errors import HeadwiseError
 from headwise.data import embedded
 from headwise.faces.lab.details import (
     given_model,
@@ -27,9 +26,7 @@ from headwise.faces.report.run_folder import CAUSAL_COLUMNS, read_run
 from headwise.models.tasks import held_out
 from headwise.models.tasks.embedding import Embedding
 from headwise.models.tasks.translation import Translation
-from headwise.study import Plan
 from models.tasks.askers import asker
-from models.tasks.hearers import hearer, recordings
 
 
 def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> None:
@@ -149,25 +146,3 @@ def sign(folder: Path, dev: str) -> None:
 def test_a_plain_model_has_no_head_details(tmp_path: Path) -> None:
     assert run_of(str(tmp_path)) is None
     assert head_details(None) == {"scores": [], "roles": {}, "pruned": []}
-
-
-def test_a_speech_model_s_study_brings_its_recordings(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    table = recordings(tmp_path, 2)
-    hearer().save(run / "model")
-    with pytest.raises(
-        HeadwiseError, match=r"cannot be read .* start where the study was run, or name"
-    ):
-        lost = recordings(tmp_path, 1, name="lost.csv")
-        write_plan(run, lost)
-        lost.unlink()
-        Session.open(run)
-    write_plan(run, table)
-    assert Session.open(run).about["recordings"].keys() == {"0.wav", "1.wav"}
-    other = recordings(tmp_path, 1, name="other.csv")
-    assert Session.open(run, audio=other).about["sentences"] == {"other.csv": ["0.wav"]}
-
-
-def write_plan(run: Path, table: Path) -> None:
-    plan = Plan.model_validate({"model": "hearer", "data": {"train": str(table)}})
-    (run / "plan.toml").write_text(plan.to_toml())

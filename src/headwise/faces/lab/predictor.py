@@ -1,7 +1,8 @@
 """The predictions of a model for a sentence, with some of its heads turned down.
 
 The prompt depends on the task (`PROMPTS`): the model's own translation, the next token of a text, a
-hidden token, a class, or a vector. A task may bring a predictor of its own (`Task.predictor_class`).
+hidden token, a class, or a vector. A task of another package may bring a subclass of `Predictor`
+(`Task.predictor_class`), which imports the names in `__all__`.
 The numbers of the lab are log-probabilities of these tokens, in nats.
 
 With a gate g from 0 to 1 a head gives g · own + (1 − g) · replacement. The replacement is that of
@@ -42,6 +43,17 @@ from headwise.models.attention.reuse import (
 from headwise.models.decoding.translator import decode, most_written, sentence_limit
 from headwise.models.model import Model
 from headwise.models.tasks.objective import predict as logits_of
+
+__all__ = [
+    "NO_CHANGE",
+    "Ablation",
+    "Change",
+    "PredictedToken",
+    "Prediction",
+    "Predictor",
+    "Prompt",
+    "one_thread",
+]
 
 Ablation = Literal["zero", "mean", "uniform"]
 MAX_TOKENS = 128  # tokens of a sentence

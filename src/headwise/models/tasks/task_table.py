@@ -1,5 +1,5 @@
 """Which task a model has: those of this package, and those that packages add by entry points of the group
-`headwise.tasks`, each a subclass of `Task`; so does `headwise.speech`."""
+`headwise.tasks`, each a subclass of `Task`; so does `headwise-speech` (plugins/)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from headwise.models.tasks.classification import Classification
 from headwise.models.tasks.embedding import Embedding, PairEmbedding
 from headwise.models.tasks.language_model import LanguageModel, MaskedLanguageModel
 from headwise.models.tasks.translation import Translation
+from headwise.models.tasks.without_package import SpeechWithoutPackage
 
 # A model has the first task that fits it; the last one fits all that are left.
 OWN_TASKS: tuple[type[Task], ...] = (
     Classification,
     PairEmbedding,
     Embedding,
+    SpeechWithoutPackage,
     Translation,
     LanguageModel,
     MaskedLanguageModel,

@@ -26,8 +26,8 @@ from headwise.roles.alignment_heads import EXPECTED_ROUNDS, AlignmentData, readi
 from headwise.roles.halves import Half, halves_of
 from headwise.roles.head_sets import AlignmentBatch, AlignmentBatches
 from headwise.roles.observation import Subject
-from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
-from headwise.speech.whisper import FRAME, extractor_of, features_of, prompt_of
+from headwise_speech.recordings import Speech, Utterance, audio_seconds, samples
+from headwise_speech.whisper import FRAME, extractor_of, features_of, prompt_of
 
 STATES = 2**30  # bytes of encoder states that are kept: 350 recordings of Whisper base
 ENCODING_COST = 6.5  # readings of a recording that encoding it takes as long as

@@ -23,14 +23,14 @@ from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import losses_of
 from headwise.roles.alignment_heads import align
 from headwise.roles.matching import match
-from headwise.speech import alignment, heard
-from headwise.speech.recordings import Speech, samples
-from headwise.speech.whisper import extractor_of
-from headwise.speech.word_errors import counted_errors, transcripts, word_errors
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
+from headwise_speech import alignment, heard
+from headwise_speech.recordings import Speech, samples
+from headwise_speech.whisper import extractor_of
+from headwise_speech.word_errors import counted_errors, transcripts, word_errors
+from hearers import FRAMES, RATE, hearer, recordings
 from models.tasks.askers import asker
-from models.tasks.hearers import FRAMES, RATE, hearer, recordings
 from study.studies import QUIET, facts, numbers_of
 
 PROMPT = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>"]
@@ -63,7 +63,7 @@ def slow_errors(said: tuple[str, ...], written: tuple[str, ...]) -> int:
 def test_the_loss_is_that_of_the_transcript_alone(tmp_path: Path) -> None:
     """Whatever the padding of the batch; the prompt is read and not predicted."""
     model = hearer()
-    speech = hw.Speech.read(recordings(tmp_path))
+    speech = Speech.read(recordings(tmp_path))
     batches = model.task.batches(speech)
     assert len([*batches]) == 1
     expected = []
@@ -85,7 +85,7 @@ def test_the_loss_is_that_of_the_transcript_alone(tmp_path: Path) -> None:
 def test_words_and_their_frames_are_the_queries(tmp_path: Path) -> None:
     """Entropy counts neither the prompt nor the silence behind a recording."""
     model = hearer()
-    speech = hw.Speech.read(recordings(tmp_path))
+    speech = Speech.read(recordings(tmp_path))
     sums: dict[str, list[Tensor]] = {"encoder-self": [], "cross": []}
     model.hf.set_attn_implementation("eager")
     for utterance in speech:
@@ -139,7 +139,7 @@ def test_the_rate_is_that_of_the_transcripts_of_transformers(tmp_path: Path) -> 
     options = {"language": "en", "task": "transcribe"}
     errors = 0
     words = 0
-    for utterance in hw.Speech.read(table):
+    for utterance in Speech.read(table):
         written = recognise(
             {"raw": samples(utterance.audio, RATE), "sampling_rate": RATE},
             generate_kwargs={**options, "num_beams": 1, "max_new_tokens": 24 - len(PROMPT)},
@@ -149,7 +149,7 @@ def test_the_rate_is_that_of_the_transcripts_of_transformers(tmp_path: Path) -> 
         words += len(said)
     assert errors
     table.write_text(table.read_text().replace(" ", ". ").replace(" b", " B"))
-    quality = hw.evaluate(model, hw.Speech.read(table))
+    quality = hw.evaluate(model, Speech.read(table))
     assert quality.of("hearer", "wer") == pytest.approx(100 * errors / words)
 
 
@@ -157,7 +157,7 @@ def test_a_model_without_an_end_is_refused(tmp_path: Path) -> None:
     model = hearer()
     model.hf.generation_config.eos_token_id = None
     with pytest.raises(hw.HeadwiseError, match="ends no transcript"):
-        hw.score(model, hw.Speech.read(recordings(tmp_path)), ["gradient"])
+        hw.score(model, Speech.read(recordings(tmp_path)), ["gradient"])
 
 
 def test_recordings_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_recordings_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     lines[1] = f"0.wav,{' '.join('abcdefg' * 4)},en"
     lines.append("0.wav,,en")
     table.write_text("\n".join(lines) + "\n")
-    batches = hearer().task.batches(hw.Speech.read(table))
+    batches = hearer().task.batches(Speech.read(table))
     assert batches.left_out == "1 blank, 1 longer than 2 seconds, 1 longer than 24 tokens"
     assert sorted(batches.data.rows) == [1, 2]
 
@@ -174,7 +174,7 @@ def test_recordings_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
 def test_other_measures_and_controls(tmp_path: Path) -> None:
     """All but those of text, on every head; a sample in two minutes where no measure is named."""
     model = hearer()
-    speech = hw.Speech.read(recordings(tmp_path))
+    speech = Speech.read(recordings(tmp_path))
     names = ["attribution.steps", "ablation.mean", "ablation.uniform"]
     scores = hw.score(model, speech, [*names, "dormancy"], untrained=1)
     assert len(scores.table) == 4 * 24 and np.isfinite(scores.table.value).all()
@@ -187,8 +187,8 @@ def test_other_measures_and_controls(tmp_path: Path) -> None:
 def test_equal_recordings_have_an_equal_fingerprint(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-    first = hw.Speech.read(recordings(tmp_path / "a"))
-    again = hw.Speech.read(recordings(tmp_path / "b", name="other.csv"))
+    first = Speech.read(recordings(tmp_path / "a"))
+    again = Speech.read(recordings(tmp_path / "b", name="other.csv"))
     assert first.fingerprint == again.fingerprint
     assert first.head(3).fingerprint == again.take([0, 1, 2]).fingerprint != first.fingerprint
     texts = [utterance.text for utterance in first]
@@ -224,7 +224,7 @@ def test_tables_that_cannot_be_used(text: str, said: str, tmp_path: Path) -> Non
     recordings(tmp_path, 1)
     (tmp_path / "a.csv").write_text(text + "\n")
     with pytest.raises(hw.HeadwiseError, match=said):
-        hw.Speech.read(tmp_path / "a.csv")
+        Speech.read(tmp_path / "a.csv")
 
 
 def test_a_recording_of_hours_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_a_recording_of_hours_is_not_read(tmp_path: Path, monkeypatch: pytest.Mo
     recordings(tmp_path, 1, seconds=2.5)
     words = "audio,word,start,end,language\n0.wav,a,0,0.1,en\n0.wav,b,0.1,0.2,en\n"
     (tmp_path / "a.csv").write_text(words)
-    speech = hw.Speech.read(tmp_path / "a.csv")
+    speech = Speech.read(tmp_path / "a.csv")
     read: list[Path] = []
     for module in (alignment, heard):
         monkeypatch.setattr(module, "samples", lambda file, rate: read.append(file))
@@ -247,7 +247,7 @@ def test_a_recording_of_hours_is_not_read(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:
     recordings(tmp_path, 1)
     (tmp_path / "a.csv").write_text('audio,text\n0.wav,"a b\nc"\n0.wav,say "d"\n')
-    assert [said.text for said in hw.Speech.read(tmp_path / "a.csv")] == ["a b c", 'say "d"']
+    assert [said.text for said in Speech.read(tmp_path / "a.csv")] == ["a b c", 'say "d"']
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:
 )
 def test_what_speech_cannot_do(use: Callable[..., Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(hw.HeadwiseError, match=said):
-        use(hearer(), hw.Speech.read(recordings(tmp_path)))
+        use(hearer(), Speech.read(recordings(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_what_speech_cannot_do(use: Callable[..., Any], said: str, tmp_path: Pat
     ],
 )
 def test_a_checkpoint_with_old_settings_writes_the_same(lost: str, tmp_path: Path) -> None:
-    speech = hw.Speech.read(recordings(tmp_path))
+    speech = Speech.read(recordings(tmp_path))
     model = hearer()
     before = transcripts(model.task, model.task.batches(speech))
     delattr(model.hf.generation_config, lost)
@@ -322,7 +322,7 @@ def test_settings_that_transformers_cannot_use(name: str, value: Any, tmp_path: 
     with pytest.raises(
         hw.HeadwiseError, match=r"cannot transcribe by this model's generation_config"
     ):
-        hw.evaluate(model, hw.Speech.read(recordings(tmp_path)))
+        hw.evaluate(model, Speech.read(recordings(tmp_path)))
 
 
 @pytest.mark.parametrize("end", [[], None, "x", True])
@@ -330,7 +330,7 @@ def test_a_transcript_needs_an_end(end: Any, tmp_path: Path) -> None:
     model = hearer()
     model.hf.generation_config.eos_token_id = end
     with pytest.raises(hw.HeadwiseError, match="which ends no transcript"):
-        hw.score(model, hw.Speech.read(recordings(tmp_path)), ["gradient"])
+        hw.score(model, Speech.read(recordings(tmp_path)), ["gradient"])
 
 
 @pytest.mark.parametrize(
@@ -367,9 +367,7 @@ def test_the_commands_that_take_recordings(
     recordings(tmp_path, 10, seconds=0.3)
     model = hearer()
     model.save(tmp_path / "model")
-    hw.prune(model, hw.Speech.read(tmp_path / "said.csv"), hw.Greedy(keep=20)).save(
-        tmp_path / "small"
-    )
+    hw.prune(model, Speech.read(tmp_path / "said.csv"), hw.Greedy(keep=20)).save(tmp_path / "small")
     monkeypatch.chdir(tmp_path)
     status, _, err = call("score", "model", "--audio", "said.csv", "--measure", "gradient")
     assert status == 0 and "Next: headwise score model --text said.csv" in err, err
@@ -434,7 +432,7 @@ def test_a_study_from_scores_to_the_page(tmp_path: Path, monkeypatch: pytest.Mon
         assert transcribed.count(f"{split}.csv") == models
     chosen = facts(out)["chosen"]
     small = hw.load(out / "pruned" / chosen)
-    quality = hw.evaluate([hw.load(out / "model"), small], hw.Speech.read(test))
+    quality = hw.evaluate([hw.load(out / "model"), small], Speech.read(test))
     whole, name = quality.table.model.unique()
     assert quality.of(name, "wer") == pytest.approx(of[chosen, "test", "wer", ""], abs=1e-3)
     change = of[chosen, "test", "wer", "full"]

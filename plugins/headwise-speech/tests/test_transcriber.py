@@ -16,6 +16,7 @@ from scipy.io import wavfile
 
 import headwise as hw
 from faces.lab.floats import floats_of
+from faces.report.made import make_run
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Site
 from headwise.faces.lab.predictor import Ablation
@@ -24,11 +25,12 @@ from headwise.importance.ablation import ablate
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import evaluating
 from headwise.models.tasks.objective import inputs_of, sentence_losses
-from headwise.speech.heard import recordings_by_name, usual_offsets
-from headwise.speech.recordings import Speech
-from headwise.speech.word_errors import transcripts
+from headwise.study import Plan
+from headwise_speech.heard import recordings_by_name, usual_offsets
+from headwise_speech.recordings import Speech
+from headwise_speech.word_errors import transcripts
+from hearers import FRAMES, RATE, hearer, recordings
 from models.tasks.askers import asker
-from models.tasks.hearers import FRAMES, RATE, hearer, recordings
 
 NAME = "5.wav"  # 1.5 seconds: 75 frames, in steps of two
 OFF = [Head("encoder-self", 0, 1), Head("cross", 1, 2)]
@@ -275,3 +277,25 @@ def test_a_recording_that_fills_all_that_is_heard_has_no_silence(tmp_path: Path)
     assert not inspection["sound"]["silence"]
     assert inspection["source"]["tokens"][-1] == "1.96 s"
     assert inspection["maps"][0]["shape"] == [4, 50, 50]
+
+
+def test_a_speech_model_s_study_brings_its_recordings(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    table = recordings(tmp_path, 2)
+    hearer().save(run / "model")
+    with pytest.raises(
+        HeadwiseError, match=r"cannot be read .* start where the study was run, or name"
+    ):
+        lost = recordings(tmp_path, 1, name="lost.csv")
+        write_plan(run, lost)
+        lost.unlink()
+        Session.open(run)
+    write_plan(run, table)
+    assert Session.open(run).about["recordings"].keys() == {"0.wav", "1.wav"}
+    other = recordings(tmp_path, 1, name="other.csv")
+    assert Session.open(run, audio=other).about["sentences"] == {"other.csv": ["0.wav"]}
+
+
+def write_plan(run: Path, table: Path) -> None:
+    plan = Plan.model_validate({"model": "hearer", "data": {"train": str(table)}})
+    (run / "plan.toml").write_text(plan.to_toml())

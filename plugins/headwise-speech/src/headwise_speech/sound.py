@@ -25,9 +25,9 @@ from headwise.roles.passage import Passage, View, at_keys, moved
 from headwise.roles.probe import REACH, Probe, mean_over_queries, sum_over_queries
 from headwise.roles.role import RANDOM_WORDS
 from headwise.roles.role_data import RoleData
-from headwise.speech.alignment import SpeechRecording, fitting_recordings, measure_length
-from headwise.speech.recordings import Speech, Utterance
-from headwise.speech.whisper import FRAME, extractor_of, features_of
+from headwise_speech.alignment import SpeechRecording, fitting_recordings, measure_length
+from headwise_speech.recordings import Speech, Utterance
+from headwise_speech.whisper import FRAME, extractor_of, features_of
 
 MOST_RECORDINGS = 100  # that controls are tested on
 NEAR_FRAMES = 2  # frames to either side that are on the diagonal

@@ -20,8 +20,8 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
 from headwise.faces.lab.sentence import Sentence
-from headwise.speech.recordings import Speech, Utterance, audio_seconds, samples
-from headwise.speech.whisper import FRAME, extractor_of, features_of
+from headwise_speech.recordings import Speech, Utterance, audio_seconds, samples
+from headwise_speech.whisper import FRAME, extractor_of, features_of
 
 MAP_STEPS = 64  # of time that a map shows, at most
 MOST_RECORDINGS = 500  # recordings to pick

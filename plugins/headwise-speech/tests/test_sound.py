@@ -18,13 +18,15 @@ from headwise.data.embedded import write_treebank
 from headwise.faces.cli import app
 from headwise.importance.untrained import untrained
 from headwise.roles.passage import Passage
-from headwise.speech.recordings import audio_seconds, samples
-from headwise.speech.sound import NEAR_FRAMES, diagonal, spoken_word
-from headwise.speech.whisper import FRAME, extractor_of
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
+from headwise_speech import Speech
+from headwise_speech.recordings import audio_seconds, samples
+from headwise_speech.sound import NEAR_FRAMES, diagonal, spoken_word
+from headwise_speech.whisper import FRAME, extractor_of
+from listening import listener, spoken
 from refusals import refuses
-from roles.aligning import FIRST, LATER, listener, looking, spoken
+from roles.aligning import FIRST, LATER, looking
 from roles.handmade import baselines, random_weights, values
 from study.studies import QUIET
 
@@ -65,13 +67,13 @@ def neighbour(offset: int, head: int = 0) -> hw.Model:
 
 
 @pytest.fixture(scope="module")
-def heard(tmp_path_factory: pytest.TempPathFactory) -> hw.Speech:
+def heard(tmp_path_factory: pytest.TempPathFactory) -> Speech:
     """24 recordings of 3 seconds, of five words each."""
-    return hw.Speech.read(spoken(tmp_path_factory.mktemp("speech"), seconds=SECONDS))
+    return Speech.read(spoken(tmp_path_factory.mktemp("speech"), seconds=SECONDS))
 
 
 @pytest.fixture(scope="module")
-def found(heard: hw.Speech) -> Any:
+def found(heard: Speech) -> Any:
     return hw.roles(neighbour(1), heard, untrained=1)
 
 
@@ -81,7 +83,7 @@ def rows_of(found: Any) -> pd.DataFrame:
 
 
 def test_a_head_that_looks_one_frame_ahead_is_found_and_a_uniform_one_is_not(
-    found: Any, heard: hw.Speech
+    found: Any, heard: Speech
 ) -> None:
     labels = found.labels.set_index(["kind", "layer", "head"])["label"]
     assert labels["encoder-self", 0, 0].startswith("positional +1 (")
@@ -112,7 +114,7 @@ def test_heads_that_look_at_the_word_that_comes_next_align(found: Any) -> None:
         assert scores["cross", layer, head, "spoken-word"] > uniform + 0.2
 
 
-def test_prompt_tokens_are_no_queries(found: Any, heard: hw.Speech) -> None:
+def test_prompt_tokens_are_no_queries(found: Any, heard: Speech) -> None:
     of_head = rows_of(found).loc["decoder-self", 0, 0]
     words = sum(len(utterance.words) for utterance in heard)
     assert of_head.loc["positional.0"]["n"] == words
@@ -133,7 +135,7 @@ def test_positions_hold_on_noise_and_not_in_an_untrained_model(found: Any) -> No
     assert of_words["random-words"] < scores.max()
 
 
-def test_against_a_slow_script_on_the_stock_model(heard: hw.Speech) -> None:
+def test_against_a_slow_script_on_the_stock_model(heard: Speech) -> None:
     """Recording by recording, attention from transformers' own eager code."""
     model = untrained(listener(), 3)
     out = hw.roles(model, heard)
@@ -220,7 +222,7 @@ def test_spoken_words_against_a_slow_version() -> None:
     assert baselines(probe)["spoken-word"] == pytest.approx(max(rules) / count)
 
 
-def test_a_model_without_cross_heads(heard: hw.Speech) -> None:
+def test_a_model_without_cross_heads(heard: Speech) -> None:
     """After pruning, what is left is tested."""
     model = neighbour(-2, head=1)
     kept = frozenset(head for head in model.heads if head.kind == "encoder-self")
@@ -230,11 +232,11 @@ def test_a_model_without_cross_heads(heard: hw.Speech) -> None:
     assert out.labels["label"].iloc[1].startswith("positional −2 (")
 
 
-def test_without_word_times_cross_heads_are_not_tested(heard: hw.Speech, tmp_path: Path) -> None:
+def test_without_word_times_cross_heads_are_not_tested(heard: Speech, tmp_path: Path) -> None:
     lines = ["audio,text,language", *(f"{each.audio},{each.text},en" for each in heard)]
     (tmp_path / "texts.csv").write_text("\n".join(lines) + "\n")
     model = neighbour(1)
-    out = hw.roles(model, hw.Speech.read(tmp_path / "texts.csv"))
+    out = hw.roles(model, Speech.read(tmp_path / "texts.csv"))
     assert set(out.labels["kind"]) == {"encoder-self", "decoder-self"}
     assert out.warnings[-1].startswith("Cross heads were not tested: texts.csv does not say when")
     timed = hw.roles(model, heard).table
@@ -242,7 +244,7 @@ def test_without_word_times_cross_heads_are_not_tested(heard: hw.Speech, tmp_pat
     pd.testing.assert_frame_equal(out.table, timed)
 
 
-def test_a_study_of_a_speech_model_has_roles(heard: hw.Speech, tmp_path: Path) -> None:
+def test_a_study_of_a_speech_model_has_roles(heard: Speech, tmp_path: Path) -> None:
     neighbour(1).save(tmp_path / "model")
     table = str(heard.utterances[0].audio.parent / "words.csv")
     sections: dict[str, Any] = {

@@ -13,7 +13,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 from transformers.utils import logging
 
 from headwise.core.errors import HeadwiseError
-from headwise.speech.recordings import Utterance
+from headwise_speech.recordings import Utterance
 
 FRAME = 0.02  # seconds between the states of Whisper's encoder
 

@@ -7,7 +7,7 @@ from headwise.roles.role import RoleTest, role
 role.add(
     RoleTest(
         name="diagonal",
-        home=("headwise.speech.sound", "diagonal"),
+        home=("headwise_speech.sound", "diagonal"),
         data=("speech",),
         kinds=("encoder-self",),
         threshold=0.9,
@@ -24,7 +24,7 @@ role.add(
 role.add(
     RoleTest(
         name="spoken-word",
-        home=("headwise.speech.sound", "spoken_word"),
+        home=("headwise_speech.sound", "spoken_word"),
         data=("speech",),
         kinds=("cross",),
         margin=0.10,

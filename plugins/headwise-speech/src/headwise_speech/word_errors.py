@@ -26,8 +26,8 @@ from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks import Task
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import on_device
-from headwise.speech.recordings import Speech, Utterance
-from headwise.speech.whisper import complete_settings, transcribed
+from headwise_speech.recordings import Speech, Utterance
+from headwise_speech.whisper import complete_settings, transcribed
 
 
 def answer_recordings(task: Task, text: Batches) -> Answers:

@@ -26,10 +26,10 @@ from headwise.faces.lab.predictor import (
 )
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.model import Model
-from headwise.speech.heard import Heard, Recording, recordings_by_name, usual_offsets
-from headwise.speech.recordings import Speech, Utterance
-from headwise.speech.whisper import prompt_of, transcribed, transcript_tokens
-from headwise.speech.word_errors import normaliser, word_errors
+from headwise_speech.heard import Heard, Recording, recordings_by_name, usual_offsets
+from headwise_speech.recordings import Speech, Utterance
+from headwise_speech.whisper import prompt_of, transcribed, transcript_tokens
+from headwise_speech.word_errors import normaliser, word_errors
 
 ENCODINGS = 8  # of recordings under gates of the encoder, that are kept
 MOST_LETTERS = 80  # letters of a name in a message

@@ -20,11 +20,11 @@ from headwise.core.qualities import WORD_ERROR_RATE
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.task import Need, Task
 from headwise.models.training.token_batches import IGNORED
-from headwise.speech.alignment import AlignmentRecordings
-from headwise.speech.recordings import WORD_COLUMNS, Speech, Utterance, audio_seconds, samples
-from headwise.speech.sound import RoleRecordings
-from headwise.speech.whisper import FRAME, extractor_of, features_of, prompt_of, transcript_tokens
-from headwise.speech.word_errors import answer_recordings
+from headwise_speech.alignment import AlignmentRecordings
+from headwise_speech.recordings import WORD_COLUMNS, Speech, Utterance, audio_seconds, samples
+from headwise_speech.sound import RoleRecordings
+from headwise_speech.whisper import FRAME, extractor_of, features_of, prompt_of, transcript_tokens
+from headwise_speech.word_errors import answer_recordings
 
 POSITIONS = 4096  # states of the encoder in a batch, at most; a recording alone may have more
 
@@ -34,7 +34,7 @@ class Transcription(Task):
 
     output = "transcription"
     noun = "a speech model"
-    needs = "recordings: a table of audio and text, or of audio, word, start and end (--audio FILE, hw.Speech)"
+    needs = "recordings: a table of audio and text, or of audio, word, start and end (--audio FILE, headwise_speech.Speech)"
     text_class = Speech
     provides: ClassVar[frozenset[Need]] = frozenset({"loss"})
     quality = WORD_ERROR_RATE
@@ -96,7 +96,7 @@ class Transcription(Task):
         return AlignmentRecordings(text.name, text)
 
     def predictor_class(self) -> type:
-        from headwise.speech.transcriber import Transcriber
+        from headwise_speech.transcriber import Transcriber
 
         return Transcriber
 

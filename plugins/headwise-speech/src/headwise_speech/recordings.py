@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from scipy.io import wavfile
-from scipy.signal import resample_poly
 
 from headwise.core.errors import HeadwiseError, few_names
 from headwise.core.folders import sha256
@@ -200,6 +198,10 @@ def word_of_row(row: Mapping[str, Any], where: str) -> SpokenWord:
 def samples(file: Path, rate: int) -> np.ndarray:
     """The samples of an audio file at a rate (Hz), all channels averaged, float32 in −1 … 1. Raises HeadwiseError for a
     file that is no audio."""
+    from scipy.signal import (
+        resample_poly,  # takes half a second; tables of recordings are read without
+    )
+
     read, file_rate = audio_in(file)
     if read.dtype == np.uint8:  # around 128; all other whole numbers are around 0
         read = (read.astype(np.float64) - 128) / 128
@@ -227,6 +229,8 @@ def audio_in(file: Path, mapped: bool = False) -> tuple[np.ndarray, int]:
     """
     try:
         if file.suffix.lower() == ".wav":
+            from scipy.io import wavfile
+
             with warnings.catch_warnings():
                 # of a file that was cut off, whose samples end too early
                 warnings.filterwarnings("error", "Reached EOF prematurely")
@@ -239,7 +243,7 @@ def audio_in(file: Path, mapped: bool = False) -> tuple[np.ndarray, int]:
                 import soundfile
             except ImportError:
                 raise HeadwiseError(
-                    f"{file} is no WAV file; other audio needs soundfile: pip install 'headwise[audio]'."
+                    f"{file} is no WAV file; other audio needs soundfile: pip install 'headwise-speech[audio]'."
                 ) from None
             read, file_rate = soundfile.read(file)
     except HeadwiseError:

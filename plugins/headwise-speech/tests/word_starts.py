@@ -18,14 +18,14 @@ from headwise.models.attention.discover import evaluating
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.model import Model
 from headwise.roles.observation import Subject
-from headwise.speech.alignment import (
+from headwise_speech.alignment import (
     encode_recordings,
     fitting_recordings,
     recording_batch,
     tokens_by_word,
 )
-from headwise.speech.recordings import Speech, Utterance, samples
-from headwise.speech.whisper import FRAME, extractor_of, prompt_of
+from headwise_speech.recordings import Speech, Utterance, samples
+from headwise_speech.whisper import FRAME, extractor_of, prompt_of
 
 
 def starts_in_transformers(model: Model, speech: Iterable[Utterance]) -> list[list[float]]:

@@ -11,7 +11,7 @@ from scipy.io import wavfile
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 import headwise as hw
-from roles.aligning import speech_tokenizer
+from listening import speech_tokenizer
 
 WORDS = "abcdefgh"
 RATE = 16000
