@@ -43,7 +43,7 @@ def can_be_played(page: Any, seconds: float) -> None:
     )
 
 
-def test_a_speech_model_is_asked_about_a_recording(  # noqa: F811
+def test_a_speech_model_is_asked_about_a_recording(
     visit: Any,  # noqa: F811
     speech_address: str,
 ) -> None:

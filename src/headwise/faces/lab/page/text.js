@@ -135,11 +135,11 @@ export function asPython(about, state) {
   if (about.task === "translation") options.push(`beam=${state.beam}`);
   else if (!about.recordings && state.position !== null) options.push(`position=${state.position}`);
   let opened = `import headwise as hw
-from headwise.lab.session import Question, Session
+from headwise.faces.lab.session import Question, Session
 
 session = Session(hw.load(${python(about.name)}))`;
   if (about.recordings)
-    opened = `from headwise.lab.session import Question, Session
+    opened = `from headwise.faces.lab.session import Question, Session
 
 session = Session.open(${python(about.name)}, audio=${python(about.audio)})`;
   const asked = `${opened}
