@@ -12,7 +12,7 @@ import json, sys
 import torch
 from accelerate import PartialState
 import headwise as hw
-from tasks.askers import asker, lines
+from models.tasks.askers import asker, lines
 from headwise.models.tasks.batches import Batches
 from headwise.data.text import Text
 
