@@ -13,6 +13,8 @@ import pytest
 import headwise as hw
 from headwise.data.embedded import write_treebank
 from headwise.data.treebank import Treebank
+from headwise.roles.alignment import LinkedText
+from headwise.roles.alignment_heads import align
 from headwise_speech import Speech
 from headwise_speech.recordings import samples
 from hearers import hearer, recordings
@@ -27,7 +29,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def pairs_to_hear(folder: Path) -> object:
-    return hw.align(listener(), hw.LinkedText.read(*pairs(folder, 4)))
+    return align(listener(), LinkedText.read(*pairs(folder, 4)))
 
 
 def trees(folder: Path) -> Treebank:
@@ -50,24 +52,24 @@ def no_audio(folder: Path, words: int) -> object:
     row = {"audio": "0.wav", "word": "w1", "end": 1, "language": "en"}
     rows = [json.dumps(row | {"start": n / 10}) for n in range(words)]
     (folder / "0.wav").write_bytes(b"RIFF nothing")
-    return hw.align(listener(), Speech.read(write(folder / "a.jsonl", "\n".join(rows))))
+    return align(listener(), Speech.read(write(folder / "a.jsonl", "\n".join(rows))))
 
 
 def cut_off(folder: Path) -> object:
     file = spoken(folder, 2)
     (folder / "0.wav").write_bytes((folder / "0.wav").read_bytes()[:9999])
-    return hw.align(listener(), Speech.read(file))
+    return align(listener(), Speech.read(file))
 
 
 def no_language(folder: Path) -> object:
     file = spoken(folder, 1)
     file.write_text(file.read_text().replace(",en\n", ",\n"))
-    return hw.align(listener(), Speech.read(file))
+    return align(listener(), Speech.read(file))
 
 
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: pairs_to_hear(f), "--audio"),
-    (lambda f: hw.align(translator(), speech(f)), "sentence pairs"),
+    (lambda f: align(translator(), speech(f)), "sentence pairs"),
     # speech
     (
         lambda f: table(f, "audio,word,start\n0.wav,w1,0"),

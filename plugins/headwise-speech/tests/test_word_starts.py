@@ -16,6 +16,7 @@ import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.progress import silent
 from headwise.models.attention import AttentionCall, capture
+from headwise.roles.alignment_heads import align
 from headwise.roles.halves import halves_of
 from headwise.roles.observation import Subject
 from headwise_speech import Speech, alignment
@@ -64,7 +65,7 @@ def test_maps_are_normalised_over_tokens_and_smoothed_over_time() -> None:
 def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     speech = Speech.read(spoken(tmp_path, 12))
     model = listener()
-    found = hw.align(model, speech)
+    found = align(model, speech)
     assert set(found.heads) == set(PAIR) and found.measure == "alignment.seconds"
     assert found.confirmed and found.own is None and found.better_than_own
     chosen, best = (row for _, row in found.sets.iterrows())
@@ -81,7 +82,7 @@ def test_the_error_that_transformers_has(tmp_path: Path, monkeypatch: pytest.Mon
         encoded.extend(recordings)
 
     monkeypatch.setattr(alignment, "encode_recordings", encode)
-    again = hw.align(model, speech)
+    again = align(model, speech)
     assert again.heads == found.heads and again.table.equals(found.table)
     kept = [recording.states is not None for recording in encoded]
     assert kept == [True] * 3 + [False] * (len(kept) - 3) and len(kept) > 10
@@ -167,6 +168,6 @@ def test_words_of_whisper_start_where_those_who_read_its_heads_say(
 def test_aligning_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     model, speech = listener(), Speech.read(spoken(tmp_path, 4))
     before = state()
-    hw.align(model, speech)
+    align(model, speech)
     after = state()
     assert [key for key in before if before[key] != after[key]] == []

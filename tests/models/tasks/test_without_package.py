@@ -12,6 +12,7 @@ import headwise as hw
 from headwise.models.loading import task_class
 from headwise.models.tasks import task_table
 from headwise.models.tasks.without_package import SpeechWithoutPackage
+from headwise.roles.alignment_heads import align
 from models.tasks.test_own_batches import batches, speech
 from refusals import refuses
 from roles.aligning import WORDS
@@ -35,7 +36,7 @@ def hearing() -> hw.Model:
         lambda model: hw.score(model, ["a b"]),
         lambda model: hw.evaluate([model], "said.csv"),
         lambda model: hw.roles(model, ["a b"]),
-        lambda model: hw.align(model, "said.csv"),
+        lambda model: align(model, "said.csv"),
         lambda model: hw.prune(model, "said.csv", hw.Greedy(keep=4)),
         lambda model: hw.prune(model, "said.csv", hw.Gates(penalty=0.1)),
     ],
