@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
-from scipy.stats import spearmanr
+from scipy.stats import binomtest, spearmanr
 
 from headwise.core.answers import Answers, Similarities, read_answers
 from headwise.core.errors import HeadwiseError
@@ -29,7 +29,10 @@ from headwise.core.statistics import (
     effective_units,
     interval,
     paired_bootstrap_p,
+    paired_proportion_interval,
     proportion_interval,
+    units_for_share,
+    unseen_share,
 )
 from headwise.models.decoding.bleu import translation_answers
 
@@ -133,10 +136,15 @@ def test_numbers_against_a_slow_twin(made: Made) -> None:
         moved = np.array([change(quality, one, other) for _, one, other in drawn])
         wanted = change(quality, value(1, whole), value(2, whole))
         assert found.value == by.difference(2, 1) == pytest.approx(wanted)
-        assert (found.low, found.high) == pytest.approx(tuple(map(float, interval(moved, units))))
+        low, high = map(float, interval(moved, units))
         p = float(paired_bootstrap_p(moved, units))
-        assert found.p == pytest.approx(p) if quality != ACCURACY else found.p >= p
-        assert by.change(1, 1) == Number(0.0, 0.0, 0.0, 1.0, units)
+        if quality == ACCURACY:
+            right = answers.stats[:, :, 2]
+            gained, lost = (int((right[:, a] > right[:, b]).sum()) for a, b in ((2, 1), (1, 2)))
+            low, high = (100 * end for end in paired_proportion_interval(gained, lost, count))
+            p = binomtest(gained, gained + lost).pvalue
+        assert (found.low, found.high) == pytest.approx((low, high))
+        assert found.p == pytest.approx(p)
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -144,10 +152,11 @@ def test_few_differing_units_are_tested_exactly(made: Made) -> None:
     """Every way of swapping them, in texts written out. p is the same both ways."""
     answers = made(30)[0]
     stats = answers.stats.copy()
-    same = np.flatnonzero((stats[:, 1] != stats[:, 2]).any(1))[4:]
-    stats[same, 2] = stats[same, 1]
+    own = slice(*answers.quality.columns)
+    same = np.flatnonzero((stats[:, 1, own] != stats[:, 2, own]).any(1))[4:]
+    stats[same, 2, own] = stats[same, 1, own]
     few = Answers(answers.made, stats, answers.weights)
-    differ = np.flatnonzero((stats[:, 1] != stats[:, 2]).any(1))
+    differ = np.flatnonzero((stats[:, 1, own] != stats[:, 2, own]).any(1))
     quality = few.quality
     assert len(differ) == 4 and quality.value is not None
     apart = []
@@ -156,12 +165,13 @@ def test_few_differing_units_are_tested_exactly(made: Made) -> None:
         for place, swapped in zip(differ, swaps, strict=True):
             if swapped:
                 ours[place], theirs[place] = stats[place, 1], stats[place, 2]
-        one, other = quality.value(ours.sum(0)), quality.value(theirs.sum(0))
+        one, other = quality.value(ours.sum(0)[own]), quality.value(theirs.sum(0)[own])
         apart.append(abs(np.log(one / other)) if quality.relative else abs(one - other))
     exact = np.mean(np.array(apart) >= apart[0] - 1e-12)
     moved = quality.change(few.drawn(1, SEED), few.drawn(2, SEED))
     found = few.change(2, 1, SEED)
-    assert found.p == max(exact, float(paired_bootstrap_p(moved, few.units))) >= 1 / 8
+    drawn = 0.0 if quality == ACCURACY else float(paired_bootstrap_p(moved, few.units))
+    assert found.p == pytest.approx(max(exact, drawn)) and found.p >= 1 / 8
     assert few.change(1, 2, SEED).p == found.p
 
 
@@ -169,18 +179,72 @@ def test_a_single_unit_has_a_value_and_no_interval() -> None:
     for made in (losses, recordings, translations):
         answers = made(1)[0]
         assert answers.number(1) == Number(answers.value(1), units=1)
-        assert answers.change(2, 1) == Number(answers.difference(2, 1))
+        assert answers.change(2, 1) == Number(answers.difference(2, 1), units=1)
 
 
 @pytest.mark.parametrize("made", (losses, recordings, translations))
-def test_few_units_have_values_and_p_but_no_interval(made: Made) -> None:
+def test_few_units_have_values_but_neither_interval_nor_p(made: Made) -> None:
     """Intervals of two to five units left out the truth in 50 to 7 %, and a verdict would be read from them."""
     answers = made(5)[0]
     number = answers.number(1)
     change = answers.change(2, 1)
     assert number == Number(answers.value(1), units=answers.units)
-    assert (change.low, change.high) == (None, None) and change.p is not None
+    assert change == Number(answers.difference(2, 1), units=answers.units)
     assert change.verdict(answers.quality) == ""
+
+
+def test_texts_without_a_disagreement_say_as_much_as_their_number() -> None:
+    """The score interval of 0 of n (Wilson 1927), z² / (n + z²): it is not empty, and needs 381 texts for a point."""
+    for count, reach in ((8, 32.4), (50, 7.1), (80, 4.6), (381, 1.0)):
+        for value in (0.5, 1.0):
+            right = (np.arange(count) < value * count).astype(float)
+            losses = np.random.default_rng(0).random((count, 2))  # which differ between the two
+            stats = np.stack([losses, np.ones((count, 2)), np.stack([right, right], 1)], 2)
+            change = Answers({ACCURACY: ""}, stats, np.ones(count)).change(1)
+            assert change.value == 0 and change.p == 1
+            assert change.high == pytest.approx(-change.low) == pytest.approx(reach, abs=0.05)
+    assert units_for_share(0.01) == 381 and unseen_share(381) <= 0.01 < unseen_share(380)
+
+
+def worded(found: np.ndarray) -> Answers:
+    """Classes of words, four in each text: found, texts x models."""
+    words = np.full(found.shape, 4.0)
+    return Answers({ACCURACY: ""}, np.stack([words, words, found], 2), words[:, 0])
+
+
+@pytest.mark.parametrize("kind", ["classes of words", "recordings", "translations"])
+def test_units_that_are_all_alike_have_no_interval_without_width(kind: str) -> None:
+    """The share of the text that n units do not show may be as bad as can be: a model that is worth v loses at most that
+    share of v."""
+    count = 10
+    share = 100 * unseen_share(count)
+    if kind == "classes of words":
+        answers, value, low, high = worded(np.full((count, 2), 4.0)), 100, -share, 0.0
+    elif kind == "recordings":
+        stats = np.zeros((count, 2, 2))
+        stats[:, :, 1] = 5
+        answers = Answers({WORD_ERROR_RATE: ""}, stats, np.full(count, 5.0))
+        value, low, high = 0, 0.0, share
+    else:
+        lines = ["the old man sees a small red house"] * count
+        answers, value, low, high = translation_answers([lines, lines], lines), 100, -share, 0.0
+    change = answers.change(1)
+    assert (change.value, change.p) == (0, 1)
+    assert (change.low, change.high) == pytest.approx((low, high))
+    own = answers.number()
+    assert own.value == pytest.approx(value)
+    if kind == "classes of words":  # exact, a text counting as one
+        low = -100 * (1 - 0.025 ** (1 / count))
+    assert (own.low, own.high) == pytest.approx((value + low, value + high))
+
+
+def test_equal_losses_have_no_interval() -> None:
+    """Nothing bounds the loss of a sentence that was not seen."""
+    answers = losses(30)[0]
+    for quality in (PERPLEXITY, LOSS):
+        assert answers.by(quality).change(1, 1) == Number(0.0, units=answers.units)
+    same = Answers({LOSS: ""}, np.ones((30, 1, 2)), np.ones(30))
+    assert same.number() == Number(1.0, units=30)
 
 
 def test_shares_of_few_texts_keep_away_from_certainty() -> None:
@@ -205,7 +269,8 @@ def test_a_change_is_paired_over_units() -> None:
     rate = answers.number(1)
     assert rate.low is not None and rate.high is not None
     assert rate.value == pytest.approx(100 * 8 / 26) and rate.low < 100 * 8 / 26 < rate.high
-    assert answers.change(1) == Number(0.0, 0.0, 0.0, 1.0, answers.units)
+    same = answers.change(1)
+    assert (same.value, same.p) == (0, 1) and same.low is not None and same.low < 0 < same.high
     assert answers.change(2).value == pytest.approx(-100 * 6 / 26)
 
 

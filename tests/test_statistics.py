@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from benchmarks.truth.published import auroc
-from scipy.stats import binom, binomtest, norm
+from scipy.optimize import minimize_scalar
+from scipy.stats import binom, binomtest, multinomial, norm
 from scipy.stats import t as student
 
 from headwise.core import statistics
@@ -29,6 +30,8 @@ from headwise.core.statistics import (
     means_with_intervals,
     over_seeds,
     paired_bootstrap_p,
+    paired_proportion_interval,
+    paired_proportion_p,
     proportion_interval,
     rank_interval,
     t_margin,
@@ -123,7 +126,6 @@ def test_seeds_that_differ_widen_the_interval() -> None:
     assert (low, high) == pytest.approx((5 - text, 5 + text))
     low, high = over_seeds(values, of_text, 100)
     assert high == -low == pytest.approx((seeds**2 + text**2) ** 0.5)
-    assert over_seeds(np.full(2, 5.0), still, 100) == (5, 5)
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 10])
@@ -513,3 +515,54 @@ def test_a_share_of_hardly_any_member_is_quiet() -> None:
     # Never more members than there are.
     expected = proportion_interval(right.sum(0), counts.sum(0))
     assert low == pytest.approx(expected[0]) and high == pytest.approx(expected[1])
+
+
+@pytest.mark.parametrize(("gained", "lost", "units"), [(1, 7, 21), (3, 0, 12), (40, 55, 300)])
+def test_the_interval_of_paired_shares_is_that_of_its_definition(
+    gained: int, lost: int, units: int
+) -> None:
+    """Its ends are 1.96 standard errors of the likeliest shares that differ by so much, which are looked for."""
+    low, high = paired_proportion_interval(gained, lost, units)
+    for end in (low, high):
+
+        def unlikely(q: float, end: float = end) -> float:
+            same = units - gained - lost
+            terms = ((gained, q + end), (lost, q), (same, 1 - 2 * q - end))
+            return -sum(count * np.log(max(share, 1e-300)) for count, share in terms if count)
+
+        bounds = (max(0.0, -end), (1 - end) / 2)
+        q = minimize_scalar(unlikely, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x
+        error = (units * (2 * q + end - end**2)) ** 0.5
+        assert abs(gained - lost - units * end) / error == pytest.approx(1.96, abs=1e-3)
+    if units == 21:  # Bentur et al. (2009), as printed by Fagerland, Lydersen and Laake (2014)
+        assert (low, high) == pytest.approx((-0.517, -0.026), abs=5e-4)
+    assert paired_proportion_interval(lost, gained, units) == pytest.approx((-high, -low))
+
+
+@pytest.mark.parametrize("units", [8, 30])
+def test_intervals_of_paired_shares_hold_at_every_count(units: int) -> None:
+    """All counts of gained and lost units, with their probabilities."""
+    ends = {
+        (gained, lost): paired_proportion_interval(gained, lost, units)
+        for gained in range(units + 1)
+        for lost in range(units + 1 - gained)
+    }
+    missed = []
+    for gain, loss in ((0, 0.01), (0, 0.1), (0, 0.3), (0.05, 0.05), (0.1, 0.4), (0.02, 0.2)):
+        truth = gain - loss
+        odds = multinomial(units, [gain, loss, 1 - gain - loss])
+        outside = [
+            odds.pmf([*counts, units - sum(counts)])
+            for counts, (low, high) in ends.items()
+            if not low <= truth <= high
+        ]
+        missed.append(sum(outside))
+    assert max(missed) < 0.075 and np.mean(missed) < 0.05
+    for (gained, lost), (low, high) in ends.items():
+        assert low < high and -1 <= low <= (gained - lost) / units <= high <= 1
+        # whoever reads p reads no more than the interval says
+        assert paired_proportion_p(gained, lost) >= 0.05 or not low <= 0 <= high
+
+
+def test_seeds_and_texts_that_are_all_alike_have_no_interval() -> None:
+    assert np.isnan(over_seeds(np.zeros(3), np.zeros((3, 1000)), 50)).all()

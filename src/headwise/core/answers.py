@@ -27,13 +27,18 @@ from headwise.core.qualities import (
 from headwise.core.statistics import (
     ENOUGH_SENTENCES,
     FEWEST_UNITS,
+    ROUNDING,
     centred_interval,
+    clustered_proportion_interval,
     draws,
     effective_units,
     interval,
     paired_bootstrap_p,
+    paired_proportion_interval,
+    paired_proportion_p,
     proportion_interval,
     rank_correlations,
+    unseen_share,
 )
 
 MOST_EXACT_UNITS = 10  # up to this number of differing units the test of a change is exact
@@ -104,10 +109,14 @@ class Answers:
     def is_same_text(self, other: Answers) -> bool:
         return np.array_equal(self.weights, other.weights)
 
+    def own(self, model: int) -> np.ndarray:
+        """The statistics of a model that its quality is computed from: units x S."""
+        return self.stats[:, model, slice(*self.quality.columns)]
+
     def resampled(self, table: np.ndarray, model: int) -> np.ndarray:
         """The values of a model. table: how often each unit is drawn, resamples x units; returns resamples."""
         assert self.quality.value is not None
-        return self.quality.value(table @ self.stats[:, model])
+        return self.quality.value(table @ self.own(model))
 
     def value(self, model: int = 0) -> float:
         """The quality of a model on the text."""
@@ -123,41 +132,71 @@ class Answers:
         low, high = interval(drawn, self.units)
         return float(low), float(high)
 
+    @property
+    def is_of_trials(self) -> bool:
+        """Whether every unit is one yes or no, so that shares of them are exact by the binomial distribution."""
+        return self.quality.is_share and bool((self.weights == 1).all())
+
     def number(self, model: int = 0, seed: int = 0) -> Number:
-        """The quality of a model with its 95 % interval: by the bootstrap, and exact for a share of the units. With
-        few units there is no interval."""
+        """The quality of a model with its 95 % interval: exact for a share, else by the bootstrap. With few units there is
+        none."""
         value = self.value(model)
-        count = len(self.weights)
-        # A bootstrap of a share of 0 or 1 has no spread, so its interval would be empty.
-        if self.quality.is_share and (self.weights == 1).all():
-            ends = proportion_interval(value / 100 * count, count)
-            low, high = (float(100 * end) for end in ends)
+        if self.quality.is_share:
+            asked, found = self.own(model).T
+            ends = proportion_interval if self.is_of_trials else clustered_proportion_interval
+            if self.is_of_trials:
+                asked, found = asked.sum(), found.sum()
+            low, high = (float(100 * end) for end in ends(found, asked))
             return Number(value, low, high, units=self.units)
         if self.units < FEWEST_UNITS:
             return Number(value, units=self.units)
-        return Number(value, *self.bounds(value, self.drawn(model, seed)), units=self.units)
+        drawn = self.drawn(model, seed)
+        if np.ptp(drawn) < ROUNDING:
+            return self.without_spread(value, value)
+        return Number(value, *self.bounds(value, drawn), units=self.units)
+
+    def without_spread(self, value: float, worth: float, p: float | None = None) -> Number:
+        """A value, or a change, that all units agree on, of a model that is worth so much.
+
+        The resamples are all alike, but the units say something of others only by their number: a share of the text that
+        none of them shows (`unseen_share`) may be as good or as bad as can be. No interval where that has no value.
+        """
+        whole = self.quality.whole
+        if whole is None:
+            return Number(value, units=self.units)
+        share = float(unseen_share(self.units))
+        low = value - share * worth
+        high = value + share * max(whole - worth, 0.0)
+        return Number(value, low, high, p, self.units)
 
     def change(self, model: int, to: int = 0, seed: int = 0) -> Number:
-        """The change from one model (`to`) to another, its 95 % interval, and its p; with a single unit only the value.
+        """The change from one model (`to`) to another, its 95 % interval, and its p, which is two-sided; only the value
+        with fewer than FEWEST_UNITS units, except for shares of them.
 
-        The bootstrap is paired: both models are evaluated on the same resamples. With fewer than FEWEST_UNITS units there
-        is no interval. p is two-sided. Where at most MOST_EXACT_UNITS differ, it is no less than that of an exact test:
-        every way of swapping those between the two.
-        Equal answers have p = 1.
+        Shares of units have the score interval and the exact test of paired yes and no. All else has a paired bootstrap:
+        both models are evaluated on the same resamples. Where at most MOST_EXACT_UNITS differ, p is no less than that of
+        an exact test: every way of swapping those between the two. Equal answers have p = 1, and the interval of
+        `without_spread`.
         """
         value = self.difference(model, to)
-        if len(self.weights) < 2:
-            return Number(value)
-        differ = np.flatnonzero((self.stats[:, model] != self.stats[:, to]).any(1))
+        if self.is_of_trials:
+            moved = self.own(model)[:, 1] - self.own(to)[:, 1]
+            gained, lost = int((moved > 0).sum()), int((moved < 0).sum())
+            ends = paired_proportion_interval(gained, lost, len(moved))
+            low, high = (100 * end for end in ends)
+            return Number(value, low, high, paired_proportion_p(gained, lost), self.units)
+        if self.units < FEWEST_UNITS:
+            return Number(value, units=self.units)
+        differ = np.flatnonzero((self.own(model) != self.own(to)).any(1))
         if not len(differ):
-            return Number(0.0, 0.0, 0.0, 1.0, self.units)
+            return self.without_spread(0.0, self.value(model), 1.0)
         drawn = self.quality.change(self.drawn(to, seed), self.drawn(model, seed))
         p = float(paired_bootstrap_p(drawn, self.units))
         # Where few units differ, many resamples are alike, and the bootstrap finds too much.
         if len(differ) <= MOST_EXACT_UNITS:
             p = max(p, self.exact_p(model, to, differ))
-        if self.units < FEWEST_UNITS:
-            return Number(value, p=p, units=self.units)
+        if np.ptp(drawn) < ROUNDING:
+            return self.without_spread(value, self.value(model), p)
         return Number(value, *self.bounds(value, drawn), p, self.units)
 
     def difference(self, model: int, to: int = 0) -> float:
@@ -169,9 +208,10 @@ class Answers:
         value = self.quality.value
         assert value is not None
         swaps = np.array(list(product((0, 1), repeat=len(differ))))  # the first swaps none
-        moved = swaps @ (self.stats[differ, to] - self.stats[differ, model])
-        ours = value(self.stats[:, model].sum(0) + moved)
-        theirs = value(self.stats[:, to].sum(0) - moved)
+        own, others = self.own(model), self.own(to)
+        moved = swaps @ (others[differ] - own[differ])
+        ours = value(own.sum(0) + moved)
+        theirs = value(others.sum(0) - moved)
         # 25 % more and 20 % less are the same change in both directions: their logarithms are equal.
         apart = np.abs(np.log(ours / theirs) if self.quality.relative else ours - theirs)
         return float((apart >= apart[0] - 1e-12).mean())

@@ -50,17 +50,20 @@ class QualityMeasure:
     """The number that models of a task are compared by.
 
     name: in tables. title: in figures and sentences. loss: what a model may lose, in words. value: from statistics that
-    were summed over a text, … S, to values …; None for a rank correlation, which is no function of sums.
-    higher_is_better: whether a higher value is better. relative: whether a change is in % of the value. unit: of a
-    change, behind its number. scale: the unit of its own numbers, for an axis. is_share: whether it is the share of units
-    that are right, in %. over: what the units of a text are called. least: below it, a model is too poor for its
-    differences to mean anything.
+    were summed over a text, … S, to values …; None for a rank correlation, which is no function of sums. columns: the
+    first of its own among the statistics of a unit, and the one behind them. whole: the value of a text whose every unit
+    is as good as can be, or as bad, 0 being the other; None where there is no such value. higher_is_better: whether a
+    higher value is better. relative: whether a change is in % of the value. unit: of a change, behind its number. scale:
+    the unit of its own numbers, for an axis. is_share: whether it is the share of units that are right, in %. over: what
+    the units of a text are called. least: below it, a model is too poor for its differences to mean anything.
     """
 
     name: str
     title: str
     loss: str
     value: Callable[[np.ndarray], np.ndarray] | None
+    columns: tuple[int, int | None] = (0, None)
+    whole: float | None = None
     higher_is_better: bool = True
     relative: bool = False
     unit: str = ""
@@ -104,13 +107,13 @@ class QualityMeasure:
 def bleu(sums: np.ndarray) -> np.ndarray:
     from sacrebleu.metrics.bleu import BLEU as Metric  # not for --help: it takes its time
 
-    return by_sacrebleu(Metric(), sums[..., :BLEU_STATISTICS])
+    return by_sacrebleu(Metric(), sums)
 
 
 def chrf(sums: np.ndarray) -> np.ndarray:
     from sacrebleu.metrics.chrf import CHRF as Metric
 
-    return by_sacrebleu(Metric(), sums[..., BLEU_STATISTICS:])
+    return by_sacrebleu(Metric(), sums)
 
 
 def by_sacrebleu(metric: Any, sums: np.ndarray) -> np.ndarray:
@@ -137,22 +140,25 @@ def perplexity(sums: np.ndarray) -> np.ndarray:
     return values
 
 
-def accuracy(sums: np.ndarray) -> np.ndarray:
-    """The texts whose class is found stand behind their loss and number."""
-    shares: np.ndarray = 100 * sums[..., 2] / sums[..., 1]
+def share_found(sums: np.ndarray) -> np.ndarray:
+    """The classes that are found stand behind the number of those that are asked for, in %."""
+    shares: np.ndarray = 100 * sums[..., 1] / sums[..., 0]
     return shares
 
 
-BLEU = QualityMeasure("bleu", "BLEU", "BLEU", bleu, least=10)
-CHRF = QualityMeasure("chrf", "chrF", "chrF", chrf)
+BLEU = QualityMeasure(
+    "bleu", "BLEU", "BLEU", bleu, columns=(0, BLEU_STATISTICS), whole=100, least=10
+)
+CHRF = QualityMeasure("chrf", "chrF", "chrF", chrf, columns=(BLEU_STATISTICS, None), whole=100)
 # BLEU against the whole model's own translations, where a text has no other: how far a smaller model says the same
 AGREEMENT = replace(BLEU, name="agreement", title="agreement", loss="points of agreement")
-LOSS = QualityMeasure("loss", "loss", "nats", mean, higher_is_better=False)
+LOSS = QualityMeasure("loss", "loss", "nats", mean, columns=(0, 2), higher_is_better=False)
 PERPLEXITY = QualityMeasure(
     name="perplexity",
     title="perplexity",
     loss="% of perplexity",
     value=perplexity,
+    columns=(0, 2),
     higher_is_better=False,
     relative=True,
     unit=f"{NO_BREAK}%",
@@ -161,7 +167,9 @@ ACCURACY = QualityMeasure(
     name="accuracy",
     title="accuracy",
     loss="points of accuracy",
-    value=accuracy,
+    value=share_found,
+    columns=(1, 3),
+    whole=100,
     unit=f"{NO_BREAK}points",
     is_share=True,
 )
@@ -187,6 +195,7 @@ WORD_ERROR_RATE = QualityMeasure(
     title="word error rate",
     loss="points of word error rate",
     value=percentage,
+    whole=100,
     higher_is_better=False,
     unit=f"{NO_BREAK}points",
     scale="%",

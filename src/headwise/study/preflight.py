@@ -18,6 +18,7 @@ from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, PromptPairs
+from headwise.models.decoding.bleu import refuse_short_references
 from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.models.model import Model
 from headwise.models.tasks.own_translations import OwnTranslations
@@ -181,6 +182,10 @@ def short_texts(run: RunContext) -> Iterator[str]:
             line = refuse_too_short(split, run.count(split), run.quality.over)
             if line:
                 yield line
+            spec = getattr(run.plan.data, split)
+            # the model's own translations are not made yet; the test text is not opened before the choice
+            if run.generates and spec is not None and not one_sided(spec):
+                refuse_short_references(run.task.read(spec, cache=run.cache).targets)
 
 
 def own_targets(run: RunContext) -> Iterator[str]:

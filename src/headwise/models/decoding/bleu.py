@@ -1,7 +1,9 @@
-"""BLEU and chrF of translations, by sacreBLEU."""
+"""BLEU and chrF of translations, by sacreBLEU: tokenised by what the references are written in."""
 
 from __future__ import annotations
 
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -11,12 +13,20 @@ from sacrebleu.metrics.chrf import CHRF as Chrf
 
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
-from headwise.core.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
+from headwise.core.qualities import BLEU, CHRF, QualityMeasure
 
 # Columns of BLEU's statistics.
 TRANSLATION_LENGTH = 0
 REFERENCE_LENGTH = 1
-METRICS = {BLEU: Bleu, AGREEMENT: Bleu, CHRF: Chrf}
+NGRAM = 4
+# Scripts without blanks between words, by the first word of their letters' names in Unicode
+HAN = ("CJK", "BOPOMOFO")
+KANA = ("HIRAGANA", "KATAKANA")
+OTHERS = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "YI", "TAI", "NEW")
+OF_UNSPACED = (
+    0.2  # share of such letters from which a text has too few blanks: a Latin name has many letters
+)
+OF_KANA = 0.1  # share of kana among the letters of Japanese
 
 
 def translation_answers(
@@ -27,7 +37,7 @@ def translation_answers(
     """What the detokenised translations of some systems are worth against one reference.
 
     qualities: BLEU (or AGREEMENT), with or without CHRF behind it. How each was made is sacreBLEU's signature. Raises
-    HeadwiseError where the translations are not as many as the references.
+    HeadwiseError where the translations are not as many as the references, and for references that have no BLEU.
     """
     for lines in systems:
         if len(lines) != len(references) or not references:
@@ -35,6 +45,7 @@ def translation_answers(
                 f"{len(lines)} translations cannot be compared with {len(references)} references: "
                 "give equally many, and at least one."
             )
+    refuse_short_references(references)
     made = {}
     stats = []
     for quality in qualities:
@@ -48,13 +59,56 @@ def translation_answers(
     return Answers(made, together, together[:, 0, REFERENCE_LENGTH])
 
 
+def refuse_short_references(references: Sequence[str]) -> None:
+    """Raise HeadwiseError where no reference has four tokens: without any 4-gram the BLEU of every translation is 0."""
+    name = tokenizer_name(tuple(references))
+    tokenize = Bleu(tokenize=name).tokenizer
+    # the first line nearly always has
+    if not any(len(tokenize(line).split()) >= NGRAM for line in references):
+        raise HeadwiseError(
+            f"None of the {len(references)} references has {NGRAM} tokens (tok:{name}), so there are no {NGRAM}-grams, and "
+            "BLEU is 0 for every translation: give longer sentences."
+        )
+
+
+@lru_cache(maxsize=32)
+def tokenizer_name(references: tuple[str, ...]) -> str:
+    """sacreBLEU's tokenizer for what references are written in: `zh` for Chinese, `ja-mecab` for Japanese where MeCab is
+    installed (`sacrebleu[ja]`), else `char`, as for Thai and other scripts without blanks between words; else `13a`.
+
+    Words that are not parted by blanks would be one token a sentence for `13a`: no 4-gram, and a BLEU of 0 for a
+    translation that equals its reference.
+    """
+    letters: Counter[str] = Counter()
+    for letter, times in Counter("".join(references)).items():
+        if letter.isalpha():
+            letters[unicodedata.name(letter, "").split(" ")[0]] += times
+    han, kana, others = (sum(letters[name] for name in names) for names in (HAN, KANA, OTHERS))
+    if han + kana + others < OF_UNSPACED * letters.total() or not letters:
+        return "13a"
+    if others > han + kana:
+        return "char"
+    if kana < OF_KANA * (han + kana):
+        return "zh"
+    return "ja-mecab" if has_mecab() else "char"
+
+
+@lru_cache(maxsize=1)
+def has_mecab() -> bool:
+    try:
+        Bleu(tokenize="ja-mecab")
+    except (RuntimeError, AssertionError):  # not installed, or with another dictionary
+        return False
+    return True
+
+
 # chrF takes its time, and one translation is compared with many.
 @lru_cache(maxsize=32)
 def sentence_counts(
     quality: QualityMeasure, lines: tuple[str, ...], references: tuple[str, ...]
 ) -> tuple[np.ndarray, str]:
     """sacreBLEU's statistics of every sentence, and its signature."""
+    metric = Chrf() if quality == CHRF else Bleu(tokenize=tokenizer_name(references))
     # Not public in sacreBLEU, which gives no statistics of sentences otherwise.
-    metric = METRICS[quality]()
     counts = metric._extract_corpus_statistics(list(lines), [list(references)])
     return np.array(counts, dtype=np.float64), str(metric.get_signature())

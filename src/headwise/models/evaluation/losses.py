@@ -71,11 +71,11 @@ def answer_classes(hf: nn.Module, text: Batches) -> Answers:
     stats = np.concatenate(parts)
     losses, asked, _ = stats.T
     check_finite("The loss with heads removed", losses)
-    made = f"changes by a paired bootstrap; {len(losses)} texts"
-    # the exact interval is of one yes or no a text
+    # the score interval is of one yes or no a text
     if (asked == 1).all():
-        made = f"accuracy in % with its exact interval, {made}"
+        made = f"changes with the score interval of paired shares; {len(losses)} texts"
     else:
-        made = f"accuracy in %, its interval and {made} with {int(asked.sum())} classes"
+        made = f"changes by a paired bootstrap; {len(losses)} texts with {int(asked.sum())} classes"
+    made = f"accuracy in % with its exact interval, {made}"
     made = text.made_on(made)
     return Answers({ACCURACY: made, LOSS: made}, stats[:, None], asked)

@@ -18,7 +18,7 @@ from headwise.core.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, Text
 from headwise.models.attention.discover import start_token
-from headwise.models.decoding.bleu import translation_answers
+from headwise.models.decoding.bleu import refuse_short_references, translation_answers
 from headwise.models.decoding.ctranslate2 import translator_of
 from headwise.models.decoding.translator import translate
 from headwise.models.languages import languages_of, refuse_other_labels
@@ -123,7 +123,9 @@ class Translation(Task):
         self, text: Any, progress: Report = silent, search: Search | None = None
     ) -> Searched:
         self.check_quality()
-        return Searched(self.completed(text), self.provides, progress, search or Search())
+        pairs = self.completed(text)
+        refuse_short_references(pairs.targets)
+        return Searched(pairs, self.provides, progress, search or Search())
 
     def own_answers(self, batches: Batches) -> Answers:
         assert isinstance(batches, Searched)
