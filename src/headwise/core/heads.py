@@ -25,10 +25,11 @@ MOST_COLUMNS = 1_000  # of a table
 MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
 # Names in circuits (EAP-IG, MIB) and in papers. The empty group takes the place of HOOK's third.
-NODE = re.compile(r"(a|L|)([0-9]{1,6})()(?:\.h?|H)([0-9]{1,6})")
-# Hooks of TransformerLens: all query heads of a layer, or one of them.
+NODE = re.compile(r"(a|[Ll]|self/|)([0-9]{1,6})()(?:\.?[hH]|[./-])([0-9]{1,6})")
+# Hooks of TransformerLens, with the names of version 4: all query heads of a layer, or one of them.
 HOOK = re.compile(
-    r"(blocks|encoder|decoder)\.([0-9]{1,6})\.(attn|cross_attn)\.hook_(?:q|z|result|pattern|attn_scores)"
+    r"(blocks|encoder|decoder)\.([0-9]{1,6})\.(attn|cross_attn)\."
+    r"(?:hook_(?:q|z|result|pattern|attn_scores)|q\.hook_out|o\.hook_in)"
     r"(?:\[(?:\.\.\.|:(?:, ?:)*), ?([0-9]{1,6})(?:, ?:)*\])?"
 )
 HOOKED: dict[str, Kind] = {
@@ -201,9 +202,9 @@ class HeadMap:
     def named(self, given: Named) -> tuple[Head, ...]:
         """The heads that somebody means.
 
-        given: a name: `kind/layer/head`; `L3H5` or `3.5` as in papers; `a3.h5` as in circuits; or a hook of
-        TransformerLens on query heads, such as `blocks.3.attn.hook_z[..., 5]` or `decoder.3.cross_attn.hook_z[..., 5]`,
-        without `[...]` for the whole layer. Or (kind, layer, head); (layer, head); a row of a table, or the table; or
+        given: a name: `kind/layer/head`; `L3H5`, `3.5`, `3-5` or `self/3/5` as in papers; `a3.h5` as in circuits; or a
+        hook of TransformerLens on query heads, such as `blocks.3.attn.hook_z[..., 5]`, `blocks.3.attn.o.hook_in` or
+        `decoder.3.cross_attn.hook_z[..., 5]`, without `[...]` for the whole layer. Or (kind, layer, head); (layer, head); a row of a table, or the table; or
         several of these. Where no kind is said, the model must have only one. Raises HeadwiseError for what names no
         head, and heads that the model does not have.
         """
@@ -259,7 +260,7 @@ class HeadMap:
             heads: tuple[Head, ...] = (Head.parse(name),)
         else:
             stack, layer, part, head = found.groups()
-            unnamed = f"{stack}.{part}" in (".", "a.", "L.", "blocks.attn")
+            unnamed = found.re is NODE or stack == "blocks" and part == "attn"
             kind = self._only_kind(name) if unnamed else HOOKED.get(f"{stack}.{part}")
             every = [one for one in self if (one.kind, one.layer) == (kind, int(layer))]
             heads = tuple(one for one in every if head is None or one.head == int(head))

@@ -29,12 +29,14 @@ def test_evaluate_and_greedy_removal_part_words_as_the_references_do(
 ) -> None:
     """The whole model writes the references; one with heads removed leaves the ends of sentences out."""
     model = asker()
-    small = model.remove(["L0H1"])
+    small = model.remove(["encoder-self/0/1"])
     text = pairs_with(targets)
 
-    def written(translator: Any, *_: Any) -> tuple[list[str], dict[str, str]]:
-        whole = translator.hf is model.hf
-        return targets if whole else without_ends(targets), {"engine": "none"}
+    calls: list[Any] = []
+
+    def written(*given: Any) -> tuple[list[str], dict[str, str]]:
+        calls.append(given)
+        return targets if len(calls) == 1 else without_ends(targets), {"engine": "none"}
 
     for module in (quality, prune):
         monkeypatch.setattr(module, "translate", written)
@@ -46,9 +48,11 @@ def test_evaluate_and_greedy_removal_part_words_as_the_references_do(
     made = found.table.loc[found.table["measure"] == "bleu", "made"]
     assert all(f"tok:{tokenize}" in line or "ja-mecab" in line for line in made)
 
-    kept = hw.prune(model, text, hw.Greedy("random", max_drop=100 - theirs - 1), dev=text)
+    calls.clear()
+    kept = hw.prune(model, text, hw.Greedy(measure="random", max_drop=100 - theirs - 1), dev=text)
     assert kept.heads.total == model.heads.total, "any removal loses more"
-    kept = hw.prune(model, text, hw.Greedy("random", max_drop=100 - theirs + 1), dev=text)
+    calls.clear()
+    kept = hw.prune(model, text, hw.Greedy(measure="random", max_drop=100 - theirs + 1), dev=text)
     assert kept.heads.total < model.heads.total
 
 
@@ -60,5 +64,5 @@ def test_references_without_4_grams_are_refused_before_anything_is_translated(
         monkeypatch.setattr(module, "translate", lambda *_: pytest.fail("translated"))
     model = asker()
     refuses(lambda: hw.evaluate(model, text), "None of the 12 references has 4 tokens")
-    greedy = hw.Greedy("random", max_drop=1)
+    greedy = hw.Greedy(measure="random", max_drop=1)
     refuses(lambda: hw.prune(model, text, greedy, dev=text), "None of the 12 references")
