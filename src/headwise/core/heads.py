@@ -204,9 +204,9 @@ class HeadMap:
 
         given: a name: `kind/layer/head`; `L3H5`, `3.5`, `3-5` or `self/3/5` as in papers; `a3.h5` as in circuits; or a
         hook of TransformerLens on query heads, such as `blocks.3.attn.hook_z[..., 5]`, `blocks.3.attn.o.hook_in` or
-        `decoder.3.cross_attn.hook_z[..., 5]`, without `[...]` for the whole layer. Or (kind, layer, head); (layer, head); a row of a table, or the table; or
-        several of these. Where no kind is said, the model must have only one. Raises HeadwiseError for what names no
-        head, and heads that the model does not have.
+        `decoder.3.cross_attn.hook_z[..., 5]`, without `[...]` for the whole layer. Or (kind, layer, head); (layer,
+        head); a row of a table, or the table; or several of these. Where no kind is said, the model must have only one.
+        Raises HeadwiseError for what names no head, and heads that the model does not have.
         """
         if isinstance(given, str):
             return self._of_name(given)
@@ -260,7 +260,7 @@ class HeadMap:
             heads: tuple[Head, ...] = (Head.parse(name),)
         else:
             stack, layer, part, head = found.groups()
-            unnamed = found.re is NODE or stack == "blocks" and part == "attn"
+            unnamed = found.re is NODE or (stack == "blocks" and part == "attn")
             kind = self._only_kind(name) if unnamed else HOOKED.get(f"{stack}.{part}")
             every = [one for one in self if (one.kind, one.layer) == (kind, int(layer))]
             heads = tuple(one for one in every if head is None or one.head == int(head))

@@ -8,8 +8,7 @@ import pytest
 import sacrebleu
 
 import headwise as hw
-from headwise.models.evaluation import quality
-from headwise.pruning import prune
+from headwise.models.tasks import translation
 from models.decoding.test_bleu import CHINESE, JAPANESE
 from models.tasks.askers import asker, sentences
 from refusals import refuses
@@ -38,8 +37,7 @@ def test_evaluate_and_greedy_removal_part_words_as_the_references_do(
         calls.append(given)
         return targets if len(calls) == 1 else without_ends(targets), {"engine": "none"}
 
-    for module in (quality, prune):
-        monkeypatch.setattr(module, "translate", written)
+    monkeypatch.setattr(translation, "translate", written)
     found = hw.evaluate([model, small], text)
     theirs = sacrebleu.corpus_bleu(without_ends(targets), [targets], tokenize=tokenize).score
     first, second = dict.fromkeys(found.table["model"])
@@ -60,8 +58,7 @@ def test_references_without_4_grams_are_refused_before_anything_is_translated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = pairs_with(["a cat", "the dog", "one house"] * 4)
-    for module in (quality, prune):
-        monkeypatch.setattr(module, "translate", lambda *_: pytest.fail("translated"))
+    monkeypatch.setattr(translation, "translate", lambda *_: pytest.fail("translated"))
     model = asker()
     refuses(lambda: hw.evaluate(model, text), "None of the 12 references has 4 tokens")
     greedy = hw.Greedy(measure="random", max_drop=1)
