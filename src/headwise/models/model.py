@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.errors import HeadwiseError, few_names, shown_value
 from headwise.core.folders import MODEL, Folder, as_path, writing
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, Kind, Named, Site, describe
@@ -33,7 +33,7 @@ from headwise.models.attention.head_counts import state_heads, states_heads
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove
 from headwise.models.decoding.ctranslate2 import translator_of
-from headwise.models.decoding.translator import Translator, translate
+from headwise.models.decoding.translator import Translator, cut_note, translate
 from headwise.models.languages import languages_of, settle_languages
 from headwise.models.model_files import (
     PARTIAL,
@@ -192,7 +192,10 @@ class Model:
     def translate(
         self, sentences: Sequence[str], progress: Report = silent, **search: Any
     ) -> list[str]:
-        """Translate sentences by beam search; options of `Search` by name. engine="ct2": with CTranslate2."""
+        """Translate sentences by beam search; options of `Search` by name. engine="ct2": with CTranslate2.
+
+        Of a sentence longer than the model's positions only the beginning is translated: a warning says so.
+        """
         if isinstance(sentences, str):
             raise HeadwiseError(
                 "translate was given one string: give a list of sentences, such as ['Hello.']."
@@ -216,7 +219,13 @@ class Model:
                 f"{self.name} has no tokenizer, which translating needs: put one into its folder."
             )
         options = Search(**search)
-        return translate(self.translator(options.engine), sentences, options, progress)[0]
+        translator = self.translator(options.engine)
+        translations, cost = translate(translator, sentences, options, progress)
+        if cut := cost["cut"]:
+            where = f" (number {few_names([str(place + 1) for place in cut])})"
+            note = cut_note(len(cut), len(sentences), translator.longest, where)
+            warnings.warn(note, stacklevel=2)
+        return translations
 
     def translator(self, engine: Engine = "transformers") -> Translator:
         """What translates with this model in an engine, for many calls. Raises HeadwiseError where the engine is not

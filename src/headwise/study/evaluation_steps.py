@@ -15,7 +15,7 @@ from headwise.core.measured import choose_smallest
 from headwise.core.qualities import Number
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
-from headwise.models.decoding.translator import speeds
+from headwise.models.decoding.translator import cut_note, speeds
 from headwise.models.model_files import WEIGHTS
 from headwise.models.tasks import Task
 from headwise.models.tasks.translation import Translation, answers_to
@@ -43,6 +43,10 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
     def read(self, run: RunContext, variant: Variant) -> Answers:
         """The answers of one model, from the files."""
 
+    def doubts(self, run: RunContext) -> list[str]:
+        """Sentences about what of the text was not read."""
+        return []
+
     def further_numbers(self, own: Answers, full: Answers) -> dict[str, tuple[float | None, ...]]:
         """What else is worth a number of a model's answers, beside those of the full model."""
         return {}
@@ -65,13 +69,20 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
         task = model_of(run, self.variant).task
         assert isinstance(task, Translation)
         text = run.pairs(self.split)
-        lines, cost = task.translations(task.quality_batches(text, run.progress, run.plan.search))
+        batches = task.quality_batches(text, run.progress, run.plan.search)
+        lines, cost = task.translations(batches)
         sides = {self.variant.name: lines, "source": text.sources, "reference": text.targets}
         for name, side in sides.items():
             one_a_line = (" ".join(line.splitlines()) for line in side)
             content = "".join(f"{line}\n" for line in one_a_line)
             write_text(below(work / STAGING, translation_file(self.split, name)), content)
-        return cost
+        cut = len(cost["cut"])
+        return {**cost, "cut": cut_note(cut, len(lines), batches.limit) if cut else ""}
+
+    def doubts(self, run: RunContext) -> list[str]:
+        # Once, as all models of a run read as much.
+        found = self.result(run) or {}
+        return [found["cut"]] if self.variant == FULL and found.get("cut") else []
 
     def read(self, run: RunContext, variant: Variant) -> Answers:
         return read_translations(run.folder, self.split, variant.name, run.pairs(self.split).made)
@@ -195,7 +206,10 @@ class Evaluate(
                 numbers |= self.answer.further_numbers(own, others)
         return {
             "numbers": numbers,
-            "doubts": [*doubts_of(run, self.variant, numbers, against)],
+            "doubts": [
+                *doubts_of(run, self.variant, numbers, against),
+                *self.answer.doubts(run),
+            ],
             "signatures": signatures,
             "sentences": len(own.weights),
             "against": against,

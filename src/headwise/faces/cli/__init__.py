@@ -11,9 +11,11 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -144,8 +146,22 @@ def parser() -> Callable[..., Any]:
     return typer.main.get_command(app)
 
 
+def show_warning(
+    message: Warning | str, category: type[Warning], filename: str, *others: Any, **more: Any
+) -> None:
+    """A warning of headwise as a sentence, without the line of code; others as Python shows them."""
+    if category is UserWarning and Path(__file__).parents[2] in Path(filename).parents:
+        complain(str(message))
+    else:
+        show_as_python(message, category, filename, *others, **more)
+
+
+show_as_python = warnings.showwarning
+
+
 def main() -> None:
     """The `headwise` command."""
+    warnings.showwarning = show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(

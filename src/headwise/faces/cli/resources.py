@@ -95,7 +95,8 @@ def translate(
 ) -> None:
     """Translate sentences, one a line.
 
-    Any translation model can do it, a pruned one too. A file that --out names is replaced."""
+    Any translation model can do it, a pruned one too. Of a line longer than the model's positions only the beginning is
+    translated, and a warning says so. A file that --out names is replaced."""
     import headwise as hw
     from headwise.core.folders import output_file, write_file
 

@@ -74,6 +74,8 @@ def show_quality(console: Console, quality: Quality) -> None:
     for made, rows in table[table["made"] != ""].groupby("made", sort=False):
         names = ", ".join(rows["measure"].unique()).replace("_", " ")
         write(console, f"  {names}: {made}", "dim")
+    for note in quality.notes():
+        write(console, f"  {note}")
 
 
 def valued(measure: str, reference: str, number: Number) -> Text:

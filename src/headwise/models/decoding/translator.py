@@ -102,11 +102,12 @@ def translate(
 ) -> tuple[list[str], dict[str, Any]]:
     """Translate sentences, in their order.
 
-    Also returns the engine, seconds, output tokens (without padding) and tokens per second. Sentences longer than the
-    model's positions are truncated. A blank sentence stays blank. The unknown subword is never written. exactly: write
-    this number of tokens for each sentence, to compare the speed of two models.
+    Also returns the engine, seconds, output tokens (without padding), tokens per second, and `cut`: the indices of the
+    sentences longer than the model's positions, of which only the beginning is translated (`cut_note`). A blank sentence
+    stays blank. The unknown subword is never written. exactly: write this number of tokens for each sentence, to compare
+    the speed of two models.
     """
-    sources = token_ids(translator, sentences)
+    sources, cut = token_ids(translator, sentences)
     translations = [""] * len(sentences)
     tokens = 0
     done = 0
@@ -128,6 +129,7 @@ def translate(
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
         "engine": translator.engine,
+        "cut": cut,
     }
     return translations, cost
 
@@ -139,14 +141,33 @@ def longest_first(sources: Mapping[int, list[int]], size: int) -> list[list[int]
     return [ordered[first : first + size] for first in range(0, len(ordered), size)]
 
 
-def token_ids(translator: Translator, sentences: Sequence[str]) -> dict[int, list[int]]:
-    """The token ids of the sentences that are not blank, by their index."""
+def token_ids(
+    translator: Translator, sentences: Sequence[str]
+) -> tuple[dict[int, list[int]], list[int]]:
+    """The token ids of the sentences that are not blank, by their index, and the indices of those that were cut to the
+    model's positions."""
     indices = [i for i, sentence in enumerate(sentences) if sentence.strip()]
     if not indices:
-        return {}
-    texts = [sentences[i] for i in indices]
-    encoded = translator.tokenizer(texts, truncation=True, max_length=translator.longest)
-    return dict(zip(indices, encoded["input_ids"], strict=True))
+        return {}, []
+    longest = translator.longest
+    whole = translator.tokenizer([sentences[i] for i in indices], verbose=False)["input_ids"]
+    ids = dict(zip(indices, whole, strict=True))
+    cut = [i for i in indices if len(ids[i]) > longest]
+    if cut:
+        # By the tokenizer, which keeps the end token.
+        texts = [sentences[i] for i in cut]
+        encoded = translator.tokenizer(texts, truncation=True, max_length=longest)
+        ids |= zip(cut, encoded["input_ids"], strict=True)
+    return ids, cut
+
+
+def cut_note(cut: int, count: int, longest: int, where: str = "") -> str:
+    """A sentence on sentences that were cut. where: which ones, in words."""
+    had = "sentence is" if cut == 1 else "sentences are"
+    return (
+        f"{cut} of {count:,} {had} longer than the model's {longest} tokens: only the beginning is translated{where}. "
+        "Split such sentences."
+    )
 
 
 def sentence_limit(model: PreTrainedModel) -> int:

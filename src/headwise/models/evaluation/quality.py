@@ -39,8 +39,8 @@ class Quality(TableResult):
     """What models are worth.
 
     table: one row per model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
-    model, of perplexity in %; `made` says how numbers were made. signature: the text, the models, the search and the
-    versions.
+    model, of perplexity in %; `made` says how numbers were made. signature: the text, `left_out` (what of it no model
+    read, in words), the models, the search and the versions.
     """
 
     FILES = ("quality.csv", "quality.json")
@@ -51,6 +51,11 @@ class Quality(TableResult):
     def summary(self) -> str:
         models = self.signature["models"]
         return "1 model" if len(models) == 1 else f"{len(models)} models"
+
+    def notes(self) -> list[str]:
+        """What of the text was not read."""
+        left_out = self.signature.get("left_out")
+        return [f"Left out of the text: {left_out}."] if left_out else []
 
     def ranked(self) -> pd.DataFrame:
         """The first measure of all models, then the second: models are compared by rows below each other."""
@@ -129,7 +134,11 @@ def evaluate(
             # stable: speeds come behind the qualities of their model
             rows.sort(key=lambda row: names.index(row[0]))
     table = pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
-    signature: dict[str, Any] = {"models": names, "text": read.fingerprint}
+    signature: dict[str, Any] = {
+        "models": names,
+        "text": read.fingerprint,
+        "left_out": first.task.quality_batches(read, search=search).left_out,
+    }
     if searched is not None:
         signature["search"] = searched.model_dump()
     return Quality(
@@ -179,7 +188,7 @@ def translation_seconds(model: Model, text: Any, search: Search, further: int = 
     batch takes about as many as its longest source has tokens."""
     model.task.check_quality()
     translator = model.translator(search.engine)
-    ids = token_ids(translator, list(text.sources))
+    ids, _ = token_ids(translator, list(text.sources))
     batches = longest_first(ids, search.batch)
     if not batches:
         return 0.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +22,7 @@ from headwise.data.text import ParallelText, Text
 from headwise.models.attention.discover import start_token
 from headwise.models.decoding.bleu import refuse_short_references, translation_answers
 from headwise.models.decoding.ctranslate2 import translator_of
-from headwise.models.decoding.translator import translate
+from headwise.models.decoding.translator import cut_note, sentence_limit, translate
 from headwise.models.languages import languages_of, refuse_other_labels
 from headwise.models.positions import positions_of
 from headwise.models.tasks.batches import Batches
@@ -125,12 +127,14 @@ class Translation(Task):
         self.check_quality()
         pairs = self.completed(text)
         refuse_short_references(pairs.targets)
-        return Searched(pairs, self.provides, progress, search or Search())
+        return Searched(self, pairs, progress, search or Search())
 
     def own_answers(self, batches: Batches) -> Answers:
         assert isinstance(batches, Searched)
         lines, cost = self.translations(batches)
         search, text = batches.search, batches.text
+        if batches.cut:
+            warnings.warn(cut_note(batches.cut, len(text), batches.limit), stacklevel=3)
         how = f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
         if self.languages:
             how += f", {self.languages}"
@@ -166,13 +170,27 @@ def answers_to(references: Sequence[str], lines: Sequence[str], made: str) -> An
 
 
 class Searched(Batches):
-    """Sentence pairs as they are translated: all of them, whatever their length. search: how."""
+    """Sentence pairs as they are translated: all of them, whatever their length; of a source with more than `limit`
+    tokens only the beginning. search: how."""
 
     def __init__(
-        self, text: ParallelText, provides: frozenset[Need], progress: Report, search: Search
+        self, task: Translation, text: ParallelText, progress: Report, search: Search
     ) -> None:
-        super().__init__(text, AllPairs(len(text)), provides, progress)
+        super().__init__(text, AllPairs(len(text)), task.provides, progress)
         self.search = search
+        self.tokenizer = task.tokenizer
+        self.limit = sentence_limit(task.hf)
+
+    @cached_property
+    def cut(self) -> int:
+        """How many sources have more tokens than the model has positions."""
+        ids = self.tokenizer(list(self.text.sources), verbose=False)["input_ids"]
+        return sum(len(source) > self.limit for source in ids)
+
+    @property
+    def left_out(self) -> str:
+        ends = f"the ends of {self.cut} longer than {self.limit} tokens" if self.cut else ""
+        return ", ".join(filter(None, [super().left_out, ends]))
 
 
 @dataclass(frozen=True)
