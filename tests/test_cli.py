@@ -51,9 +51,10 @@ from headwise.core.options import (
     Training,
 )
 from headwise.core.progress import Progress
+from headwise.core.tables import CURVES, FAITHFULNESS
 from headwise.data.embedded import write_parallel
 from headwise.faces import cli
-from headwise.importance.measures import CURVES, FAITHFULNESS, usual
+from headwise.importance.measures import usual
 from headwise.study import make_plan, run_study
 from study.studies import measured_in
 
@@ -250,10 +251,10 @@ class TestCommands:
             or "  Trust ablation.zero" in err
         )
         verdict = pd.read_csv(tmp_path / "faithfulness.csv")
-        assert list(verdict.columns) == list(FAITHFULNESS) and {"gradient", "random"} <= set(
+        assert list(verdict.columns) == list(FAITHFULNESS.names) and {"gradient", "random"} <= set(
             verdict.measure
         )
-        assert list(pd.read_csv(tmp_path / "curves.csv").columns) == list(CURVES)
+        assert list(pd.read_csv(tmp_path / "curves.csv").columns) == list(CURVES.names)
 
     @pytest.mark.parametrize("kind", ["decoder-self", "encoder-self"])
     def test_score_a_language_model(
@@ -1088,6 +1089,7 @@ class TestStart:
             ("export MODEL --to ggf", "(did you mean 'gguf'?)"),
             ("export MODEL --to llama.cpp", "gguf (llama.cpp)"),
             ("data get Multi30K", "(did you mean 'multi30k'?)"),
+            ("families gema3", "(did you mean 'gemma3'?)"),
             ("train TEXT --set model.head=3", "(did you mean 'heads'?)"),
             ("train TEXT --heads 0", "--heads: 0 does not fit"),
         ],
@@ -1107,6 +1109,8 @@ class TestStart:
         )
         assert not (tmp_path / "score").exists()
         assert "not among the measures" in refused(*score, "--judge", "--measure", "lrp")
+        assert "ends in .gif" in refused("animate", place / "run", "--out", "film.avi")
+        assert not Path("film.avi").exists()
         assert "The device quantum was asked for, but torch" in refused(
             "translate", model, "--device", "quantum"
         )

@@ -14,8 +14,9 @@ from rich.console import Console
 
 import headwise as hw
 from headwise.core.grid import HeadGrid
-from headwise.core.heads import HeadMap, score_table
+from headwise.core.heads import HeadMap
 from headwise.core.layout import HeadMask
+from headwise.core.tables import score_table
 from headwise.faces.cli.terminal import show_heads, show_kept, show_quality
 from headwise.models.evaluation.quality import Quality
 from headwise.roles.role_tests import Roles

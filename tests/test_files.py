@@ -128,7 +128,6 @@ def test_a_path_made_otherwise_is_seen(text: str) -> None:
 
 OWN_JSON = {  # what we wrote, or tables with sentences of their own (test_fuzz.py)
     "core/folders.py",
-    "core/heads.py",
     "core/layout.py",
     "data/catalogue.py",
     "study/results.py",

@@ -23,9 +23,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from headwise.core import tables
 from headwise.core.errors import LONGEST_MESSAGE, OUR_MISTAKE, HeadwiseError
-from headwise.core.heads import Head, HeadMap, read_table, save_table, score_table
+from headwise.core.heads import Head, HeadMap
 from headwise.core.layout import HeadMask
+from headwise.core.tables import SCORES, score_table
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import LabelledText, ParallelText, PromptPairs, Text
 from headwise.data.treebank import Treebank
@@ -204,7 +206,7 @@ def open_by_name(content: bytes, folder: Path) -> None:
 def read_scores(content: bytes, folder: Path) -> None:
     text, _, signature = content.partition(b"\0\0")
     write(folder, "heads.json", signature)
-    read_table(write(folder, "heads.csv", text))
+    tables.read_scores(write(folder, "heads.csv", text))
 
 
 def table() -> bytes:
@@ -214,7 +216,7 @@ def table() -> bytes:
     ]
     folder = Path(__import__("tempfile").mkdtemp())
     signature = {"heads": HEADS.to_json(), "seed": 1}
-    save_table(score_table(rows), signature, folder / "heads.csv")
+    SCORES.save(score_table(rows), signature, folder)
     return (folder / "heads.csv").read_bytes() + b"\0\0" + (folder / "heads.json").read_bytes()
 
 

@@ -13,19 +13,15 @@ from hypothesis import strategies as st
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import write_once, write_text
 from headwise.core.heads import (
-    COLUMNS,
     KINDS,
-    SCORED,
     Head,
     HeadMap,
     Kind,
     Site,
     describe,
-    read_table,
-    save_table,
-    score_table,
 )
 from headwise.core.layout import HeadMask
+from headwise.core.tables import SCORES, TESTS, read_scores, score_table
 
 MAP = HeadMap({"cross": (4, 0), "encoder-self": (2, 3, 4)}, {"encoder-self": (1, 3, 2)})
 LAYOUT = {
@@ -203,9 +199,9 @@ ROW = {**HEAD, "value": 0.5, "low": 0.25, "high": 0.75, "n": 7}
 
 def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
     row = {**ROW, "value": 0.123456789}
-    save_table(score_table([row]), {"model": "tiny", "seed": 1}, tmp_path / "heads.csv")
+    SCORES.save(score_table([row]), {"model": "tiny", "seed": 1}, tmp_path)
     header, line = (tmp_path / "heads.csv").read_text().splitlines()
-    assert header == ",".join(SCORED)
+    assert header == ",".join(SCORES.columns)
     assert line == "cross,0,3,confidence,0.123457,0.25,0.75,7,,,"
     assert json.loads((tmp_path / "heads.json").read_text()) == {"model": "tiny", "seed": 1}
 
@@ -214,13 +210,13 @@ def test_scores_are_a_tidy_table_with_a_signature(tmp_path: Path) -> None:
 def scores(tmp_path: Path) -> Path:
     """A file of scores of MAP's heads."""
     path = tmp_path / "heads.csv"
-    save_table(score_table([ROW]), {"model": "tiny", "heads": MAP.to_json()}, path)
+    SCORES.save(score_table([ROW]), {"model": "tiny", "heads": MAP.to_json()}, tmp_path)
     return path
 
 
 def test_scores_are_read_with_their_signature(scores: Path) -> None:
-    for table, signature in (read_table(scores), read_table(scores, MAP)):
-        assert list(table.columns) == list(SCORED) and len(table) == 1
+    for table, signature in (read_scores(scores), read_scores(scores, MAP)):
+        assert list(table.columns) == list(SCORES.columns) and len(table) == 1
         assert table.drop(columns=["baseline", "units", "p"]).to_dict("records") == [ROW]
         assert table[["baseline", "units", "p"]].isna().all(axis=None)
         assert signature == {"model": "tiny", "heads": MAP.to_json()}
@@ -233,13 +229,13 @@ def test_scores_of_other_heads_are_refused(scores: Path, now: HeadMap) -> None:
     """Of a pruned model, of fewer kinds, of other groups of key/value heads."""
     said = r"scores of other heads \(encoder-self 2\+3\+4, cross 4\+0\) than .*score the"
     with pytest.raises(HeadwiseError, match=said):
-        read_table(scores, now)
+        read_scores(scores, now)
 
 
 def test_scores_that_do_not_fit_their_signature_are_refused(scores: Path) -> None:
     scores.write_text(scores.read_text().replace("cross,0,3", "cross,0,4"))
     with pytest.raises(HeadwiseError, match="has scores of other heads"):
-        read_table(scores)
+        read_scores(scores)
 
 
 SIZES = '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}'
@@ -248,18 +244,22 @@ SIZES = '{"heads": {"query": {"cross": [-8]}, "key_value": {}}}'
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("heads.json", None, r"heads\.json cannot be opened \(No such file or directory\)\."),
-        ("heads.json", "{", r"heads\.json is not valid \(JSONDecodeError: .* again"),
+        ("heads.json", None, r"heads\.json cannot be read as JSON \(.*No such file"),
+        ("heads.json", "{", r"heads\.json cannot be read as JSON .* again"),
         ("heads.json", '{"model": "tiny"}', r"heads\.json is not valid \(KeyError: 'heads'\)"),
-        ("heads.json", "[" * 100_000, r"heads\.json is not valid \(RecursionError"),
+        ("heads.json", "[" * 100_000, r"heads\.json cannot be read as JSON"),
         ("heads.json", SIZES, "number of heads is -8"),
-        ("heads.json", "[]", r"heads\.json is not valid \(TypeError"),
-        ("heads.csv", None, r"heads\.csv cannot be opened \(No such file"),
-        ("heads.csv", "", r"heads\.csv is not valid \(EmptyDataError"),
-        ("heads.csv", "kind,layer,head,value\n", "lacks the columns measure, low, high, n, base"),
+        ("heads.json", "[]", r"heads\.json should hold one JSON object"),
+        ("heads.csv", None, r"cannot be opened \(No such file"),
+        ("heads.csv", "", r"as a table \(EmptyDataError"),
+        ("heads.csv", "kind,layer,head,value\n", "has no column measure, low, high, n, base"),
         *(
-            ("heads.csv", f"{','.join(COLUMNS)}\ncross,{head},confidence,1,,,1,\n", "whole number")
-            for head in (",1", "0,", "first,1", "0,one", "0.5,1", "0,1.5", "0,3.0", "inf,1")
+            (
+                "heads.csv",
+                f"{','.join(TESTS.names)}\ncross,{head},confidence,1,,,1,\n",
+                "whole number",
+            )
+            for head in (",1", "0,", "first,1", "0,one", "0.5,1", "0,1.5", "inf,1")
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_what_is_no_file_of_scores(
     if content is not None:
         path.write_text(content)
     with pytest.raises(HeadwiseError, match=message) as refusal:
-        read_table(scores)
+        read_scores(scores)
     assert "\n" not in str(refusal.value)
 
 

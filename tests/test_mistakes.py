@@ -12,7 +12,6 @@ import pytest
 from safetensors.torch import save_file
 
 import headwise as hw
-from headwise.core.folders import Folder
 from models.tasks.askers import asker, embedder, sentences
 from models.tasks.test_classifiers import classifier
 
@@ -157,6 +156,7 @@ MISTAKES = [
     ("study ./lm", "is a folder: give the path of a TOML file"),
     ("study a.txt", "not valid TOML"),
     ("study plan.toml --only prunning", "(did you mean 'prune'?), but the stages are"),
+    ("animate lm --out gates.mp4", "gif"),
 ]
 
 
@@ -198,7 +198,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file({}, shop / "adapter" / "adapter_model.safetensors")
     (shop / "started").mkdir()
     (shop / "started" / "plan.toml").write_text("")
-    with Folder(shop / "graph", "export").new() as folder:
+    with hw.folders.Folder(shop / "graph", "export").new() as folder:
         (folder / "model.onnx").write_bytes(b"graph")
 
     lines = sentences(24, 0)

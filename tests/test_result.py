@@ -11,13 +11,14 @@ import pytest
 import headwise as hw
 from headwise.core.heads import HeadMap
 from headwise.core.result import WIDTH, Result, TableResult, plain_number, printed
+from headwise.core.tables import PATTERNS, ROLES, SETS, TESTS
 from headwise.importance.effects import Effects
 from headwise.importance.interactions import Interactions, interactions
 from headwise.models.attention.capture import capture
 from headwise.models.evaluation.quality import Quality
 from headwise.roles.alignment import LinkedText
 from headwise.roles.lost_words import LostWords, lost_words
-from headwise.roles.role_sets import SETS, RoleSets
+from headwise.roles.role_sets import RoleSets
 from headwise.roles.role_tests import Roles
 from models.tasks.askers import asker, lines
 from refusals import refuses
@@ -33,14 +34,25 @@ def roles() -> Roles:
         ("decoder-self", 0, 1, "sink", "rests on the first token", 0.6, 0.5, 0.7, 0.4),
         ("decoder-self", 1, 3, "induction", "induction", 0.5, 0.4, 0.6, 0.0),
     ]
-    found = pd.DataFrame(rows, columns=columns)
+    found = pd.DataFrame(rows, columns=columns).assign(n=100, units=20.0, text="", p=0.01)
     labels = pd.DataFrame([{**head._asdict(), "label": "none"} for head in HEADS])
-    return Roles(HEADS, found, found, labels, labels, ["a < b"], [], {}, [], signature=SIGNATURE)
+    return Roles(
+        HEADS,
+        found[[*TESTS.names]],
+        found[[*ROLES.names]],
+        labels,
+        PATTERNS.of([("decoder-self", 0, "induction", 1, 0.5)]),
+        ["a < b"],
+        [],
+        {},
+        [],
+        signature=SIGNATURE,
+    )
 
 
 def role_sets() -> RoleSets:
     row = ("decoder-self", "induction", "1/3", 1, "off", 0.25, 0.2, 0.3, 9, 0.1, 0.0, 0.2, 20, 0.05)
-    return RoleSets(pd.DataFrame([row], columns=list(SETS)), {"made": ""})
+    return RoleSets(pd.DataFrame([row], columns=list(SETS.names)), {"made": ""})
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +128,7 @@ def test_words_that_look_like_nothing_stay_words(tmp_path: Path) -> None:
     table = pd.DataFrame(
         [["decoder-self", 0, 1, "null"]], columns=["kind", "layer", "head", "word"]
     )
-    words = LostWords(table.reindex(columns=list(LostWords.COLUMNS)), {"made": ""})
+    words = LostWords(table.reindex(columns=list(LostWords.TABLE.names)), {"made": ""})
     words.save(tmp_path)
     assert list(LostWords.read(tmp_path).table["word"]) == ["null"]
 
@@ -136,12 +148,12 @@ def test_a_folder_without_the_result_says_which_it_wants(
         )
     refuses(
         lambda: Interactions.read(tmp_path / "other"),
-        "is another table: it lacks the columns other_kind",
+        "interactions.csv has no column other_kind",
     )
     found = roles()
     found.save(tmp_path / "roles")
     (tmp_path / "roles" / "labels.csv").unlink()
-    refuses(lambda: Roles.read(tmp_path / "roles"), "find them again")
+    refuses(lambda: Roles.read(tmp_path / "roles"), "labels.csv cannot be read as a table")
 
 
 def test_long_words_are_cut_and_numbers_are_not() -> None:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.heads import COLUMNS, Head, Site
+from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
+from headwise.core.tables import TESTS
 from headwise.importance.gating import GATINGS, gate_heads, sample_batches, shuffled_rounds
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import discover
@@ -102,7 +103,7 @@ def test_the_table_is_tidy_and_the_same_for_the_same_seed(
     assert first != gate_heads(model, discovery, batches, 5, steps=6)
     places = [(row["measure"], row["kind"], row["layer"], row["head"]) for row in first]
     assert places == [(measure, *head) for measure in GATINGS for head in discovery.heads]
-    assert set(first[0]) == {*COLUMNS} - {"low", "high", "baseline", "units"}
+    assert set(first[0]) == {*TESTS.names} - {"low", "high", "baseline", "units"}
     for row in first:
         assert row["n"] == 3 * 8 * (LENGTH - 1)
     assert said == pytest.approx([update / 18 for update in range(1, 19)])  # of three fits

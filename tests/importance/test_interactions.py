@@ -12,9 +12,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import headwise as hw
+from headwise.core.tables import INTERACTIONS
 from headwise.importance import interactions as module
 from headwise.importance.interactions import interactions
-from headwise.importance.measures import INTERACTIONS
 from headwise.models.attention.capture import keeping
 from headwise.models.tasks.objective import asked_places, losses_of, on_device
 from models.attention.families import GPT
@@ -89,7 +89,7 @@ def test_the_slow_twin(family: str) -> None:
     table = interactions(model, text, count=3, seed=1).table
     first, second = module.screened_and_measured(text)
     assert len(first) == 12 and not {*first} & {*second} and {*first} | {*second} == {*text}
-    assert list(table.columns) == list(INTERACTIONS)
+    assert list(table.columns) == list(INTERACTIONS.names)
     assert len(table) == math.comb(model.heads.total, 2)
     measured = table[table["value"].notna()]
     assert len(measured) == 3 and measured["value"].abs().is_monotonic_decreasing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 import headwise as hw
-from headwise.importance.measures import FAITHFULNESS
+from headwise.core.tables import FAITHFULNESS
 from headwise.importance.most_faithful import as_faithful, faithfulness_statistics, judge_lines
 from models.tasks.askers import asker, embedder, lines
 from refusals import refuses
@@ -21,7 +21,7 @@ def found(areas: dict[str, tuple[float, float, float]]) -> pd.DataFrame:
         rows.append((name, "ablation.zero", "cross", "spearman", 0.0, 0.0, 0.1, 10))
     rows.append(("random", "all heads", KINDS, "area", 9.0, 8.0, 10.0, 5))
     rows.append(("ablation.zero", "ablation.zero", KINDS, "ceiling", 0.8, None, None, 30))
-    return pd.DataFrame(rows, columns=list(FAITHFULNESS))
+    return pd.DataFrame(rows, columns=list(FAITHFULNESS.names))
 
 
 def test_the_score_whose_order_costs_least_is_trusted() -> None:

@@ -14,8 +14,8 @@ import torch
 from scipy.stats import spearmanr
 
 import headwise as hw
-from headwise.core.heads import SCORED
 from headwise.core.options import Search
+from headwise.core.tables import SCORES
 from headwise.data.embedded import pairs as embedded_pairs
 from headwise.data.embedded import write_treebank
 from headwise.importance import faithfulness, gating, passes
@@ -85,7 +85,9 @@ def test_alone_as_among_all(everything: hw.Scores, measure: str) -> None:
 def test_the_table_of_all_measures(everything: hw.Scores) -> None:
     signature = everything.signature
     made = [name for name in signature["measures"] if name in MEASURES]
-    assert sorted(made) == sorted(MEASURES) and list(everything.table.columns) == list(SCORED)
+    assert sorted(made) == sorted(MEASURES) and list(everything.table.columns) == list(
+        SCORES.columns
+    )
     others = {name.rpartition(".")[2] for name in signature["measures"] if name not in MEASURES}
     assert others == {"signed", "absolute"}, "relevance has its other reading beside it"
     assert signature["mode"] == "evaluation (no dropout)" and signature["sentences"] == 8

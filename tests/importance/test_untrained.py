@@ -10,7 +10,7 @@ import torch
 
 import headwise as hw
 from headwise.core.heads import Site
-from headwise.importance.measures import UNTRAINED_COLUMNS
+from headwise.core.tables import UNTRAINED_SCORES
 from headwise.importance.untrained import UNTRAINED_SENTENCES, score_untrained, untrained
 from models.tasks.askers import asker, lines, pairs
 
@@ -68,7 +68,7 @@ def test_scores_against_a_slow_twin() -> None:
     scores = hw.score(model, text, MEASURES, seed=5, untrained=2)
     table, controls = scores.table, scores.controls
     assert controls is not None
-    assert tuple(controls.columns) == UNTRAINED_COLUMNS and set(controls["seed"]) == {6, 7}
+    assert tuple(controls.columns) == UNTRAINED_SCORES.names and set(controls["seed"]) == {6, 7}
     for seed, rows in controls.groupby("seed"):
         alone = hw.score(untrained(model, int(seed)), text, MEASURES, seed=5).table
         assert np.array_equal(rows["value"], alone["value"])

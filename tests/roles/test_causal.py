@@ -12,12 +12,12 @@ from benchmarks.truth.planted_templates import SIZE, plant_template_model
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
+from headwise.core.tables import CAUSAL
 from headwise.models.attention.capture import keeping
 from headwise.models.training.token_batches import IGNORED
 from headwise.roles.behaviour import effect_sentence
 from headwise.roles.causal import (
     BATCHES,
-    CAUSAL_COLUMNS,
     OTHER_SEED,
     causal_effects,
     effect,
@@ -224,7 +224,7 @@ def test_roles_that_need_no_effect_stay(planted: PlantedModel) -> None:
         columns=["kind", "layer", "head", "measure"],
     )
     none = causal_effects(subject_of(planted.model), roles[:0], lambda words: None)
-    assert list(none.columns) == list(CAUSAL_COLUMNS) and none.empty
+    assert list(none.columns) == list(CAUSAL.names) and none.empty
     assert list(needed_effects(roles, none)["measure"]) == ["induction"]
     assert list(needed_effects(roles[:0], none).columns) == list(roles.columns)
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from headwise.core.heads import COLUMNS
+from headwise.core.tables import TESTS
 from headwise.data.annotated import Annotated, Word
 from headwise.data.treebank import Treebank
 from headwise.roles.examples import (
@@ -34,7 +34,7 @@ def roles_of(
 ) -> pd.DataFrame:
     """Rows as `Roles.roles` has them: layer, head, measure, value."""
     rows = [(kind, *one, None, None, 99, baseline) for one in found]
-    return pd.DataFrame(rows, columns=list(COLUMNS[:-1])).assign(
+    return pd.DataFrame(rows, columns=list(TESTS.names[:-1])).assign(
         units=30, role="a role", text="a role", p=0.01
     )
 

@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerFast
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
+from headwise.core.tables import WORDS
 from headwise.models.attention.capture import keeping
 from headwise.models.tasks.objective import asked_places, on_device, predict
 from headwise.roles.behaviour import FALSE_WORDS
 from headwise.roles.lost_words import (
-    WORDS,
     LostWords,
     lost_words,
     of_batch,
@@ -123,7 +123,7 @@ def texts(seed: int, chances: dict[tuple[int, int], float], rate: Any = 0.05) ->
 
 def test_a_planted_word_is_found_and_confirmed() -> None:
     table = texts(0, {(2, 3): 0.7, (0, 5): 0.6})
-    assert list(table.columns) == list(WORDS)
+    assert list(table.columns) == list(WORDS.names)
     sure = table[table["p"] < FALSE_WORDS]
     assert {*zip(sure["head"], sure["word"], strict=True)} == {(2, "w3"), (0, "w5")}
     first = table.iloc[0]

@@ -14,13 +14,13 @@ import torch
 import headwise as hw
 from headwise.core.heads import Head, Kind, Site
 from headwise.core.layout import HeadMask
+from headwise.core.tables import SETS
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.tasks.objective import asked_places, losses_of, on_device
 from headwise.roles.role_sets import (
     ELSEWHERE,
     RANDOM_SETS,
-    SETS,
     RoleSets,
     pattern_outputs,
     role_sets,
@@ -88,7 +88,7 @@ def test_both_changes_against_slow_twins(
     text = pairs(6) if family == "marian" else lines(6)
     heads = [Head(kind, 0, 1), Head(kind, 1, 0)]
     table = role_sets(model, having(model, [(head, measure) for head in heads]), text).table
-    assert list(table.columns) == list(SETS) and (table["kind"] == kind).all()
+    assert list(table.columns) == list(SETS.names) and (table["kind"] == kind).all()
     together = table[table["number"] == 2].set_index("change")["value"]
 
     whole = loss(model, text)

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.core.heads import COLUMNS
 from headwise.core.statistics import cohen_h
+from headwise.core.tables import CONTROLS, TESTS
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.importance.untrained import untrained
@@ -29,7 +29,7 @@ from headwise.roles.role_data import (
     sample_sentences,
     shuffled,
 )
-from headwise.roles.role_tests import CONTROL_COLUMNS, Roles, find_roles
+from headwise.roles.role_tests import Roles, find_roles
 from refusals import refuses
 from roles.conftest import Reader
 from roles.handmade import between_tokens, between_words, found_in
@@ -46,7 +46,7 @@ def test_a_random_model_has_no_role(treebank: Treebank, reader: Reader) -> None:
     before = model.hf.config._attn_implementation
     out = found_in(model, treebank, RoleOptions(top=50), frequencies=counts)
     assert model.hf.config._attn_implementation == before
-    assert list(out.table.columns) == list(COLUMNS)
+    assert list(out.table.columns) == list(TESTS.names)
     assert set(out.labels["kind"]) == {"encoder-self"} and set(out.labels["label"]) == {NO_ROLE}
     assert out.coverage["treebank"].used == 400 and out.roles.empty and out.warnings == []
     assert (out.table["low"] <= out.table["value"]).all()
@@ -279,7 +279,7 @@ def test_controls_are_tests_of_untrained_models_and_of_changed_text(
     """The slow way: `hw.roles` of every untrained model, and of the model on the changed text."""
     model, text = reader(), list(few_trees)
     found = hw.roles(model, few_trees, seed=4, untrained=2).controls
-    assert tuple(found.columns) == CONTROL_COLUMNS and found["measure"].map(role_of).notna().all()
+    assert tuple(found.columns) == CONTROLS.names and found["measure"].map(role_of).notna().all()
     slow = {f"untrained.{n}": hw.roles(untrained(model, n), few_trees, seed=4) for n in (5, 6)}
     slow["shuffled"] = find_roles(model, RoleTexts(shuffled(text, 4)), seed=4)
     slow["random-words"] = find_roles(model, RoleTexts(random_words(text, 4)), seed=4)

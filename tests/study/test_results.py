@@ -15,10 +15,10 @@ from scipy.stats import t as student
 
 from headwise.core import statistics
 from headwise.core.errors import HeadwiseError
-from headwise.core.measured import MODEL_COLUMNS
 from headwise.core.qualities import BLEU, PERPLEXITY, Number
+from headwise.core.tables import ACROSS, MODELS
 from headwise.models.decoding.bleu import translation_answers
-from headwise.study.results import SEED_COLUMNS, changes_by_reference, seed_means
+from headwise.study.results import changes_by_reference, seed_means
 
 WORDS = [f"w{i}" for i in range(30)]
 SHARES = {"full": 0.2, "keep-4": 0.25, "keep-4.random": 0.35, "fine-tuned": 0.18}
@@ -72,8 +72,8 @@ def make_run(
                 changes["fine-tuned"] = score - scores["fine-tuned"]
             for reference, value in changes.items():
                 rows.append((*start, split, "bleu", reference, value))
-    columns = list(MODEL_COLUMNS[: len(rows[0])])
-    table = pd.DataFrame(rows, columns=columns).reindex(columns=list(MODEL_COLUMNS))
+    columns = list(MODELS.names[: len(rows[0])])
+    table = pd.DataFrame(rows, columns=columns).reindex(columns=list(MODELS.names))
     table.to_csv(folder / "pruning.csv", index=False)
     compared = {
         "keep-4": {"fine-tuned": "fine-tuned"},
@@ -111,7 +111,7 @@ def averaged(three: list[tuple[str, int, Path]]) -> pd.DataFrame:
 def test_the_mean_and_the_heads_kept(
     three: list[tuple[str, int, Path]], averaged: pd.DataFrame
 ) -> None:
-    assert tuple(averaged.columns) == SEED_COLUMNS
+    assert tuple(averaged.columns) == ACROSS.names
     found = row(averaged, "keep-4", "full")
     tables = [pd.read_csv(folder / "pruning.csv") for _, _, folder in three]
     values = [row(table, "keep-4", "full")["value"] for table in tables]

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import headwise as hw
+from headwise.core.tables import WORDS
 from headwise.faces.report.run_folder import read_run
-from headwise.roles.behaviour import WORDS
 from headwise.roles.lost_words import lost_words
 from headwise.study import make_plan, run_study
 from models.tasks.askers import embedder
@@ -24,7 +24,7 @@ def test_a_study_writes_what_the_function_finds(finished: Path, tmp_path: Path) 
     pairs = hw.ParallelText.read(*(tmp_path / f"out/corpus/dev.{side}" for side in ("en", "fr")))
     found = lost_words(model, pairs, seed=plan.seed)
     written = pd.read_csv(tmp_path / "out/words.csv")
-    assert list(written.columns) == list(WORDS) and len(written) == len(found.table)
+    assert list(written.columns) == list(WORDS.names) and len(written) == len(found.table)
     assert facts(tmp_path / "out")["words"]["words"] == len(found.confirmed)
     words = read_run(tmp_path / "out").words
     assert words is not None and len(words) == len(written)

@@ -1,27 +1,23 @@
-"""The common vocabulary: kinds of attention, a head's address, the map of a model's heads, a mask, a table of scores.
+"""The common vocabulary: kinds of attention, a head's address, the map of a model's heads, a mask.
 
 Heads are counted from 0 and written `kind/layer/head`: `encoder-self/0/3`, `decoder-self/5/7`, `cross/2/0`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
-from headwise.core.folders import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Literal["encoder-self", "decoder-self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST_COLUMNS = 1_000  # of a table
 MOST_HEADS = 100_000  # heads of a model: a file that says more is damaged
 ADDRESS = re.compile(f"({'|'.join(KINDS)})/([0-9]{{1,6}})/([0-9]{{1,6}})")
 # Names in circuits (EAP-IG, MIB) and in papers. The empty group takes the place of HOOK's third.
@@ -43,8 +39,6 @@ NO_HEAD = (
 )
 Row = dict[str, Any]  # of a table, by column
 Named: TypeAlias = Any  # heads as somebody names them (`HeadMap.named`)
-COLUMNS = ("kind", "layer", "head", "measure", "value", "low", "high", "n", "baseline", "units")
-SCORED = (*COLUMNS, "p")  # of scores
 
 
 class Head(NamedTuple):
@@ -291,106 +285,3 @@ class HeadMap:
 def describe(heads: HeadMap) -> str:
     """The map in words: `encoder-self 8+8+8, cross 8+8+8`."""
     return ", ".join(f"{kind} {'+'.join(map(str, counts))}" for kind, counts in heads.query.items())
-
-
-def score_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A tidy table of scores, one row per head and measure, columns SCORED."""
-    import pandas as pd  # not for --help: it takes its time
-
-    numbers = dict.fromkeys(SCORED[4:7] + SCORED[8:], float)
-    return pd.DataFrame(rows, columns=list(SCORED)).astype(numbers)
-
-
-def save_table(table: pd.DataFrame, signature: Mapping[str, Any], path: Path) -> None:
-    """Write a table of heads as CSV, and its signature (how it was made) as JSON beside it."""
-    for name, content in table_files(table, signature, path.stem).items():
-        write_text(path.with_name(name), content)
-
-
-def table_files(table: pd.DataFrame, signature: Mapping[str, Any], name: str) -> dict[str, str]:
-    """A table of heads as NAME.csv, and its signature as NAME.json."""
-    return {
-        f"{name}.csv": table.to_csv(index=False, float_format="%.6g"),
-        f"{name}.json": json.dumps(dict(signature), indent=1) + "\n",
-    }
-
-
-def check_width(path: Path) -> None:
-    """Raise ValueError for a table of very many columns: pandas takes the square of their number, ours have few."""
-    with path.open("rb") as file:
-        if file.readline().count(b",") >= MOST_COLUMNS:
-            raise ValueError(f"its first line names more than {MOST_COLUMNS:,} columns")
-
-
-def read_signed(
-    path: Path, columns: Sequence[str], types: Mapping[str, type] | None = None
-) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A table as CSV that `table_files` made, and the signature beside it. columns: that it must have. types: of columns.
-
-    Raises HeadwiseError where one of both files is missing or damaged.
-    """
-    import pandas as pd  # not for --help: it takes its time
-
-    file = path  # the one that is being read, for messages
-    try:
-        check_width(file)
-        # A word may be "null" or "NA".
-        table = pd.read_csv(file, dtype=types, keep_default_na=False, na_values=[""])
-        file = path.with_suffix(".json")
-        signature = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(signature, dict):
-            raise TypeError("it holds no object")
-    except OSError as error:
-        raise HeadwiseError(
-            f"{path} cannot be read: {file} cannot be opened ({error.strerror}). The table and the signature beside it "
-            "belong together."
-        ) from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise HeadwiseError(
-            f"{path} cannot be read with its signature beside it: {file} is not valid ({type(error).__name__}: {error}). "
-            "Make it again."
-        ) from None
-    if missing := [column for column in columns if column not in table]:
-        raise HeadwiseError(
-            f"{path} is another table: it lacks the columns {', '.join(missing)}. Give a folder that headwise wrote it into."
-        )
-    return table, signature
-
-
-def read_table(path: Path, heads: HeadMap | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """A table of scores that `save_table` wrote, and its signature. heads: those of the model now.
-
-    Raises HeadwiseError when the signature or a column is missing, or the scores are of other heads than `heads`.
-    """
-    import pandas as pd
-
-    # Without a type, a column without any number would be of objects, and whole numbers would be integers.
-    numbers = dict.fromkeys(("value", "low", "high"), float)
-    table, signature = read_signed(path, COLUMNS, numbers)
-    try:
-        scored = HeadMap(signature["heads"]["query"], signature["heads"]["key_value"])
-    except HeadwiseError as error:
-        raise HeadwiseError(f"{path.with_suffix('.json')} cannot be used: {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HeadwiseError(
-            f"{path} cannot be read as a table of scores with its signature beside it: {path.with_suffix('.json')} is not "
-            f"valid ({type(error).__name__}: {error}). Score the model again."
-        ) from None
-    # A missing number makes a column of floats, and True a column of booleans.
-    for column in ("layer", "head"):
-        if not pd.api.types.is_integer_dtype(table[column]):
-            raise HeadwiseError(
-                f"{path} is not a table of scores: not every row has a whole number as its {column}. Score the model "
-                "again."
-            )
-    now = scored if heads is None else heads
-    scored_heads = {
-        Head(*address)
-        for address in table[["kind", "layer", "head"]].itertuples(index=False, name=None)
-    }
-    if scored != now or not all(head in now for head in scored_heads):
-        raise HeadwiseError(
-            f"{path} has scores of other heads ({describe(scored)}) than the model has now ({describe(now)}): "
-            "score the model again."
-        )
-    return table, signature

@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from headwise.core.errors import HeadwiseError
-from headwise.core.qualities import NUMBER_COLUMNS, Number
+from headwise.core.qualities import Number
+from headwise.core.tables import MEASURED
 
-MEASURED = ("split", "measure", "reference", *NUMBER_COLUMNS)
-MODEL_COLUMNS = ("method", "kinds", "setting", "penalty", "seed", "kept", "total", *MEASURED)
 SPLITS = ("test", "dev")
 UNPRUNED = "full"  # the reference that is the model before pruning
 FINE_TUNED = "fine-tuned"  # the reference that was trained equally long, and not pruned
@@ -49,21 +47,12 @@ class Measurements(dict[tuple[str, str, str], Number]):
 
 
 def read_measurements(table: pd.DataFrame) -> dict[str, Measurements]:
-    """The numbers of each setting in a table with the columns `setting` and MEASURED. Raises HeadwiseError for a table
-    that has one of them twice."""
-    by_setting = {str(setting): Measurements() for setting in table["setting"]}
-    rows = table[["setting", *MEASURED]].dropna(subset=["value"]).drop_duplicates()
-    # pandas reads empty cells as NaN, which is no key.
-    rows = rows.fillna({"split": "", "reference": ""})
+    """The numbers of each setting in a table with the columns `setting` and MEASURED."""
+    by_setting = {setting: Measurements() for setting in table["setting"]}
+    rows = table[["setting", *MEASURED]].dropna(subset=["value"])
     for setting, split, measure, reference, *numbers in rows.itertuples(index=False, name=None):
-        of_model = by_setting[str(setting)]
-        key = (str(split), str(measure), str(reference))
-        if key in of_model:
-            named = " ".join(word for word in (split, measure, reference) if word)
-            raise HeadwiseError(
-                f"pruning.csv has more than one {named} for the setting {setting}: give every run a setting of its own."
-            )
-        of_model[key] = Number(*(None if pd.isna(each) else float(each) for each in numbers))
+        known = (None if pd.isna(each) else float(each) for each in numbers)
+        by_setting[setting][split, measure, reference] = Number(*known)
     return by_setting
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder, as_path
 from headwise.core.grid import HeadGrid
-from headwise.core.heads import named_heads, read_signed, table_files
+from headwise.core.heads import named_heads
+from headwise.core.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,13 +87,16 @@ class Result(ABC):
 
 @dataclass(frozen=True, repr=False)
 class TableResult(Result):
-    """A result of one table, and the signature of how it was made. FILES: the table, and its signature. COLUMNS: of the
-    table."""
+    """A result of one table, and the signature of how it was made. TABLE: what the table is."""
 
     table: pd.DataFrame
     signature: dict[str, Any]
 
-    COLUMNS: ClassVar[tuple[str, ...]]
+    TABLE: ClassVar[Table]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.FILES = cls.TABLE.files
 
     @property
     def summary(self) -> str:
@@ -102,13 +106,13 @@ class TableResult(Result):
         return self.table
 
     def files(self) -> dict[str, str]:
-        return table_files(self.table, self.signature, Path(self.FILES[0]).stem)
+        return self.TABLE.contents(self.table, self.signature)
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Self:
         """A result that `save`, the command line or a study wrote into a folder. Raises HeadwiseError for files that are
         missing or damaged."""
-        return cls(*read_signed(as_path(folder) / cls.FILES[0], cls.COLUMNS))
+        return cls(*cls.TABLE.read_signed(as_path(folder) / cls.TABLE.file))
 
 
 def top_rows(table: pd.DataFrame, columns: Sequence[str], count: int) -> pd.DataFrame:

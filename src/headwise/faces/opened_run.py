@@ -15,11 +15,12 @@ from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.folders import as_path, below
 from headwise.core.grid import HeadGrid
 from headwise.core.layout import HeadMask
-from headwise.core.measured import MODEL_COLUMNS, UNPRUNED
+from headwise.core.measured import UNPRUNED
 from headwise.core.result import WIDTH, plain_number, printed
+from headwise.core.tables import MODELS
 from headwise.faces.report import report
 from headwise.faces.report.models import model_rows, ordered
-from headwise.faces.report.run_folder import read_run, table_or_empty
+from headwise.faces.report.run_folder import read_run
 from headwise.faces.report.summary import summary_section
 from headwise.importance.interactions import Interactions
 from headwise.importance.scores import Scores
@@ -141,7 +142,7 @@ class Run:
     @cached_property
     def pruning(self) -> pd.DataFrame:
         """Everything that was measured of every model, a row a number (docs/layout.md)."""
-        return table_or_empty(self._place("pruning") / "pruning.csv", MODEL_COLUMNS)
+        return MODELS.read(self._place("pruning") / MODELS.file)
 
     @property
     def tables(self) -> list[str]:

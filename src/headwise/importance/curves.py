@@ -18,7 +18,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Row
 from headwise.core.layout import HeadMask
 from headwise.core.statistics import bootstrap, effective_units, interval
-from headwise.importance.measures import CURVES, FAITHFULNESS
+from headwise.core.tables import CURVES, FAITHFULNESS
 from headwise.models.evaluation.sums import check_finite
 
 CURVE_STEPS = 10
@@ -224,7 +224,7 @@ def curve_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
         for number, removed in enumerate(steps):
             loss = (float(losses[number]), float(lows[number]), float(highs[number]))
             cells = (curve.measure, curve.ranking, curve.seed, removed, curve.total, *loss)
-            rows.append(dict(zip(CURVES, cells, strict=True)))
+            rows.append(dict(zip(CURVES.names, cells, strict=True)))
     return rows
 
 
@@ -263,4 +263,4 @@ def _area_row(curve: Curve, name: str, value: float, low: float, high: float, n:
 
 def judged_row(*cells: Any) -> Row:
     """A row of faithfulness.csv: its cells in the order of FAITHFULNESS."""
-    return dict(zip(FAITHFULNESS, cells, strict=True))
+    return dict(zip(FAITHFULNESS.names, cells, strict=True))

@@ -16,6 +16,7 @@ from headwise.core.heads import HeadMap
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import means_with_intervals, ratio_interval
+from headwise.core.tables import EFFECTS
 from headwise.importance.ablation import ABLATIONS, ablate
 from headwise.importance.passes import refuse_unscorable
 from headwise.importance.paths import Receivers
@@ -31,20 +32,6 @@ from headwise.models.tasks import AnyText, Given, OwnInputs
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import losses_of, on_device
 
-EFFECTS = (
-    "kind",
-    "layer",
-    "head",
-    "value",
-    "low",
-    "high",
-    "p",
-    "share",
-    "share_low",
-    "share_high",
-    "n",
-)
-
 
 @dataclass(frozen=True, repr=False)
 class Effects(TableResult):
@@ -55,8 +42,7 @@ class Effects(TableResult):
     prompts. signature: how it was made, of prompts in pairs with the `gap`.
     """
 
-    FILES = ("effects.csv", "effects.json")
-    COLUMNS = EFFECTS
+    TABLE = EFFECTS
     TOP = ("head", "value", "low", "high", "p")
 
     @property
@@ -133,7 +119,7 @@ def effects(
         columns["share_low"], columns["share_high"] = ratio_interval(lost, below, shares, seed)
     table = pd.DataFrame([head._asdict() for head in sums.heads]).assign(**columns)
     return Effects(
-        table.reindex(columns=list(EFFECTS)),
+        table.reindex(columns=list(EFFECTS.names)),
         signature_of(
             model,
             text=batches.text.fingerprint,

@@ -24,6 +24,7 @@ from headwise.core.heads import KINDS, Head, HeadMap, Kind, Row
 from headwise.core.layout import HeadMask
 from headwise.core.progress import Report, parts, silent, turn
 from headwise.core.statistics import bootstrap, centred_interval, effective_units
+from headwise.core.tables import CURVES, FAITHFULNESS
 from headwise.importance.curves import (
     CURVE_STEPS,
     Rescore,
@@ -34,7 +35,7 @@ from headwise.importance.curves import (
     judged_row,
     removal_curves,
 )
-from headwise.importance.measures import CURVES, FAITHFULNESS, Measure, facts, measure
+from headwise.importance.measures import Measure, facts, measure
 from headwise.importance.passes import importance_values
 from headwise.importance.ranks import cosine, for_whole_text, halves, spearman
 from headwise.importance.work import Workload, work_on
@@ -115,8 +116,8 @@ def faithfulness(
             if name in measure and entries[name].family == "lrp":
                 rows += likeness(values[name], values["confidence"], (name, "confidence"))
     return (
-        pd.DataFrame(rows, columns=list(FAITHFULNESS)),
-        pd.DataFrame(curve_rows(curves, seed), columns=list(CURVES)),
+        FAITHFULNESS.of(rows),
+        CURVES.of(curve_rows(curves, seed)),
     )
 
 

@@ -26,7 +26,7 @@ from headwise.core.layout import HeadMask
 from headwise.core.progress import Report, part, shown, silent
 from headwise.core.result import TableResult
 from headwise.core.statistics import largest_t_p, means_with_intervals
-from headwise.importance.measures import INTERACTIONS
+from headwise.core.tables import INTERACTIONS
 from headwise.importance.passes import importance_values
 from headwise.importance.untrained import sample_text
 from headwise.importance.work import Workload
@@ -52,8 +52,7 @@ class Interactions(TableResult):
     table: one row per pair, columns INTERACTIONS, the strongest first. signature: how it was made.
     """
 
-    FILES = ("interactions.csv", "interactions.json")
-    COLUMNS = INTERACTIONS
+    TABLE = INTERACTIONS
     TOP = ("head", "other", "value", "low", "high")
 
     @property
@@ -136,7 +135,7 @@ def interactions(
     rows = []
     for pair in [*measured, *unmeasured]:
         rows.append({**address(pair), "screening_value": screened[pair], **measured.get(pair, {})})
-    table = pd.DataFrame(rows, columns=list(INTERACTIONS))
+    table = INTERACTIONS.of(rows)
     signature = signature_of(
         model,
         text=text.fingerprint,

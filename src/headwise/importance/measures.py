@@ -31,28 +31,6 @@ STARTS = 64  # tokens of a sentence, at most, that a measure does its work for o
 MEASURE_NAME = re.compile(r"\w[\w.+-]*")  # it is also a folder's name
 ALL_MEASURES = "all"
 
-# The columns of faithfulness.csv, curves.csv and interactions.csv.
-FAITHFULNESS = ("measure", "against", "kinds", "statistic", "value", "low", "high", "n")
-CURVES = ("measure", "ranking", "seed", "removed", "total", "loss", "low", "high")
-UNTRAINED_COLUMNS = ("seed", "kind", "layer", "head", "measure", "value", "n")
-INTERACTIONS = (
-    "kind",
-    "layer",
-    "head",
-    "other_kind",
-    "other_layer",
-    "other_head",
-    "screening_value",
-    "value",
-    "low",
-    "high",
-    "p",
-    "alone",
-    "other_alone",
-    "both",
-    "n",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Measure(Declaration):

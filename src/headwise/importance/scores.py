@@ -17,11 +17,20 @@ from accelerate import PartialState
 from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
 from headwise.core.folders import as_path
 from headwise.core.grid import HeadGrid
-from headwise.core.heads import Head, HeadMap, Kind, describe, read_table, score_table, table_files
+from headwise.core.heads import Head, HeadMap, Kind, describe
 from headwise.core.options import Search
 from headwise.core.progress import Report, parts, shown
 from headwise.core.result import Result, top_rows
 from headwise.core.statistics import rank_interval
+from headwise.core.tables import (
+    CURVES,
+    FAITHFULNESS,
+    LRP,
+    SCORES,
+    UNTRAINED_SCORES,
+    read_scores,
+    score_table,
+)
 from headwise.importance.faithfulness import (
     RANDOM_ORDERS,
     TRUTH,
@@ -207,12 +216,7 @@ class ScorePlan:
         return scores
 
 
-LRP_COLUMNS = ("measure", "mode", "what", "value", "low", "high")
-SCORE_TABLES = {
-    "controls": "untrained.csv",
-    "faithfulness": "faithfulness.csv",
-    "curves": "curves.csv",
-}
+SCORE_TABLES = {"controls": UNTRAINED_SCORES, "faithfulness": FAITHFULNESS, "curves": CURVES}
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,7 +239,7 @@ class Scores(Result):
     curves: pd.DataFrame | None = None
     controls: pd.DataFrame | None = None
 
-    FILES = ("heads.csv", "heads.json", "lrp.csv", *SCORE_TABLES.values())
+    FILES = (*SCORES.files, LRP.file, *(table.file for table in SCORE_TABLES.values()))
     TOP = ("head", "value", "low", "high", "n")
     CAPTION = "Heads in columns, layers in rows; 0 is the lowest value of a measure, 9 its highest:"
 
@@ -387,12 +391,13 @@ class Scores(Result):
         return lines
 
     def files(self) -> dict[str, str]:
-        contents = table_files(self.table, self.signature, "heads")
-        tables = {file: getattr(self, name) for name, file in SCORE_TABLES.items()}
-        tables["lrp.csv"] = relevance_table(self.relevance) if self.relevance else None
-        for file, table in tables.items():
-            if table is not None:
-                contents[file] = table.to_csv(index=False, float_format="%.6g")
+        contents = SCORES.contents(self.table, self.signature)
+        for name, table in SCORE_TABLES.items():
+            rows = getattr(self, name)
+            if rows is not None:
+                contents[table.file] = table.csv(rows)
+        if self.relevance:
+            contents[LRP.file] = LRP.csv(relevance_table(self.relevance))
         return contents
 
     @classmethod
@@ -402,20 +407,19 @@ class Scores(Result):
         Raises HeadwiseError for files that are missing or damaged, and for scores of other heads than `heads`.
         """
         place = as_path(folder)
-        table, signature = read_table(place / "heads.csv", heads)
+        table, signature = read_scores(place / SCORES.file, heads)
         others: dict[str, pd.DataFrame] = {}
-        for name, file in SCORE_TABLES.items():
-            if (place / file).is_file():
-                others[name] = pd.read_csv(place / file)
+        for name, other in SCORE_TABLES.items():
+            if (place / other.file).is_file():
+                others[name] = other.read(place / other.file)
         relevance: dict[str, dict[str, float]] = {}
-        if (place / "lrp.csv").is_file():
-            lrp = pd.read_csv(place / "lrp.csv")[["measure", "mode", "what", "value"]]
-            for rule, mode, what, value in lrp.itertuples(index=False, name=None):
-                # the columns split what is one name elsewhere
-                name = rule if mode == "per-step" else f"{rule}.{mode}"
-                # always 1: the others are shares of it
-                if what != "started":
-                    relevance.setdefault(name, {})[what] = float(value)
+        lrp = LRP.read_or_empty(place / LRP.file)[["measure", "mode", "what", "value"]]
+        for rule, mode, what, value in lrp.itertuples(index=False, name=None):
+            # the columns split what is one name elsewhere
+            name = rule if mode == "per-step" else f"{rule}.{mode}"
+            # always 1: the others are shares of it
+            if what != "started":
+                relevance.setdefault(name, {})[what] = float(value)
         return cls(table, signature, relevance, **others)
 
 
@@ -503,7 +507,7 @@ def relevance_table(relevance: Mapping[str, Mapping[str, float]]) -> pd.DataFram
         mode = "pooled" if name.endswith(".pooled") else "per-step"
         for what, value in {"started": 1.0, **shares}.items():
             rows.append((name.removesuffix(".pooled"), mode, what, value, None, None))
-    return pd.DataFrame(rows, columns=list(LRP_COLUMNS))
+    return pd.DataFrame(rows, columns=[*LRP.columns])
 
 
 def relevance_line(name: str, shares: Mapping[str, float]) -> str:

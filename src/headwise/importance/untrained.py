@@ -14,7 +14,8 @@ import torch
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import describe
 from headwise.core.progress import Report, silent, turn
-from headwise.importance.measures import UNTRAINED_COLUMNS, measure, resolve_measures
+from headwise.core.tables import UNTRAINED_SCORES
+from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.passes import run_passes
 from headwise.importance.work import Workload
 from headwise.models.attention.offload import device_of, refuse_offloaded
@@ -77,7 +78,7 @@ def score_untrained(
     time_limit: float | None = None,
 ) -> pd.DataFrame:
     """The scores of untrained controls on UNTRAINED_SENTENCES sentences of a text, spread evenly over it: one row a
-    control, head and measure, columns UNTRAINED_COLUMNS. No expensive measure. seed: of everything that draws; the
+    control, head and measure, columns of UNTRAINED_SCORES. No expensive measure. seed: of everything that draws; the
     controls have the next ones. time_limit: the seconds that the samples of each control may take."""
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     few = sample_text(text, UNTRAINED_SENTENCES)
@@ -93,7 +94,7 @@ def score_untrained(
         scores = run_passes(control, batches, names, seed, share)
         for row in scores.all_rows(seed):
             rows.append({"seed": own, **row})
-    return pd.DataFrame(rows, columns=list(UNTRAINED_COLUMNS))
+    return UNTRAINED_SCORES.of(rows)
 
 
 def work_of_controls(work: Workload, measures: Iterable[str], count: int) -> float:

@@ -14,7 +14,7 @@ from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
 from headwise.core.layout import HeadMask
-from headwise.core.options import Gates, Greedy, TopK, Training, several, smaller_batches, too_few
+from headwise.core.options import Gates, Greedy, TopK, Training, several, too_few
 from headwise.core.progress import Report, part
 from headwise.core.units import left_by_step, units
 from headwise.models.attention.offload import refuse_offloaded
@@ -65,9 +65,6 @@ def smaller_model(
             warnings.warn(LIKE_OWN, stacklevel=3)
         dev_data = model.task.training_data(own_dev, training.batch_tokens)
         run = TrainingRun(data, dev_data, training, Path(work or scratch), seed, report)
-        smaller = smaller_batches(training, int(data.longest.sum()))
-        if smaller:
-            warnings.warn(smaller, stacklevel=3)
         if isinstance(options, Greedy):
             return tune(model, run, options, tuple(options.kinds or ()), mask).model
         if isinstance(options, Gates) and options.penalty:

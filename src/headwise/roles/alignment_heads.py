@@ -28,6 +28,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
 from headwise.core.progress import Report, silent
 from headwise.core.result import Result
+from headwise.core.tables import ALIGNMENT, ALIGNMENT_SETS
 from headwise.data.store import AnyText
 from headwise.data.text import ParallelText, Text
 from headwise.models.attention.kernel import AttentionCall
@@ -73,7 +74,7 @@ class AlignmentHeads(Result):
     """The result of `align`.
 
     heads: the chosen ones, the best first. measure: the error they were chosen by. table: a row per head and
-    measure on the whole text, columns COLUMNS. sets: the error on the half that did not choose, a row for `chosen`,
+    measure on the whole text, columns of ALIGNMENT. sets: the error on the half that did not choose, a row for `chosen`,
     `best head`, and `own` where the model names alignment heads already; baseline: the best rule without attention;
     difference, difference_low, difference_high: from `own`, with its paired interval. signature: how they were found.
     """
@@ -84,7 +85,7 @@ class AlignmentHeads(Result):
     sets: pd.DataFrame
     signature: dict[str, Any]
 
-    FILES = ("alignment.csv", "alignment-sets.csv", "alignment.json")
+    FILES = (ALIGNMENT.file, ALIGNMENT_SETS.file, "alignment.json")
     TOP = ("set", "measure", "value", "low", "high")
 
     @property
@@ -128,8 +129,8 @@ class AlignmentHeads(Result):
     def files(self) -> dict[str, str]:
         """alignment.csv has a row per head and measure; alignment.json names the chosen heads as generation_config.json
         does."""
-        table = self.table.to_csv(index=False, float_format="%.6g")
-        sets = self.sets.to_csv(index=False, float_format="%.6g")
+        table = ALIGNMENT.csv(self.table)
+        sets = ALIGNMENT_SETS.csv(self.sets)
         facts = {
             "alignment_heads": [[head.layer, head.head] for head in self.heads],
             "confirmed": self.confirmed,

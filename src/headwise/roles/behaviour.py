@@ -9,22 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-WORDS = (  # of words.csv
-    "kind",
-    "layer",
-    "head",
-    "word",
-    "value",
-    "low",
-    "high",
-    "lost",
-    "units",
-    "others",
-    "p",
-    "instead",
-    "times",
-    "example",
-)
 FALSE_WORDS = 0.05  # at most this share of the words that are confirmed is false, on average
 
 

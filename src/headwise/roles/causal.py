@@ -21,6 +21,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, head_of
 from headwise.core.layout import HeadMask
 from headwise.core.statistics import corrected, jackknife_p, ratio_interval
+from headwise.core.tables import CAUSAL
 from headwise.data.subwords import Coverage
 from headwise.importance.gradient import direct_attributions
 from headwise.models.evaluation.without_heads import removal_losses
@@ -46,23 +47,6 @@ REPEATED_SEQUENCES = 12  # of repeated random tokens
 COPIES = 2  # of each sequence
 TEXTS_OF_TEMPLATE = {"names": 40, "needle": 12}
 TEXT_WORDS = 2_000  # of all texts that behaviours are measured on, about
-CAUSAL_COLUMNS = (
-    *KEY,
-    "behaviour",
-    "with_all",
-    "value",
-    "low",
-    "high",
-    "others",
-    "heads",
-    "direct",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "units",
-    "p",
-    "confirmed",
-)
 LabelledBatch = Mapping[str, Tensor]  # of `tasks.objective`
 
 
@@ -131,7 +115,7 @@ def text_batches(subject: Subject, generated: Generated) -> Iterator[tuple[Passa
 def causal_effects(
     subject: Subject, roles: pd.DataFrame, count: CountWords, seed: int = 0
 ) -> pd.DataFrame:
-    """The effect of every role that can be confirmed causally: a row per head and measure, columns CAUSAL_COLUMNS.
+    """The effect of every role that can be confirmed causally: a row per head and measure, columns of CAUSAL.
 
     roles: `Roles.roles`. with_all: what the whole model predicts (`behaviour`; a loss, or a logit difference); value: how
     much worse that is with the head off; others: the same of the other heads of its layer that do not have the role,
@@ -184,7 +168,7 @@ def causal_effects(
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
     count(planned - round(counted))
-    table = pd.DataFrame(rows, columns=list(CAUSAL_COLUMNS[:-1]))
+    table = pd.DataFrame(rows, columns=list(CAUSAL.names[:-1]))
     if len(table):
         table["p"] = corrected(table["p"].to_numpy())
     table["confirmed"] = table["p"] <= FALSE_ROLES
@@ -199,7 +183,7 @@ def usual_words(heads: HeadMap) -> int:
 
 def no_effects(roles: pd.DataFrame) -> pd.DataFrame:
     """The effects of roles on a text that nothing is predicted on."""
-    return pd.DataFrame(columns=list(CAUSAL_COLUMNS)).astype({"confirmed": bool})
+    return CAUSAL.of().astype({"confirmed": bool})
 
 
 def behaviour_of(measure: str) -> str:

@@ -18,8 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.heads import COLUMNS, Head, Kind, Site
+from headwise.core.heads import Head, Kind, Site
 from headwise.core.statistics import effective_units, ratio_interval
+from headwise.core.tables import ALIGNMENT, ALIGNMENT_SETS
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import Discovery, evaluating
 from headwise.models.attention.kernel import AttentionCall
@@ -114,8 +115,8 @@ def choose_heads(
         layer=[head.layer for head in heads] * len(whole),
         head=[head.head for head in heads] * len(whole),
     )
-    columns = ["set", "heads", *COLUMNS[3:], *DIFFERENCES]
-    return chosen, measure, table[list(COLUMNS)], sets[columns].reset_index(drop=True)
+    columns = [*ALIGNMENT_SETS.names]
+    return chosen, measure, table[[*ALIGNMENT.names]], sets[columns].reset_index(drop=True)
 
 
 def head_groups(heads: Sequence[Head], one_layer: bool) -> list[list[int]]:

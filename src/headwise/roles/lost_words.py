@@ -26,6 +26,7 @@ from headwise.core.heads import Head, head_of
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
+from headwise.core.tables import WORDS
 from headwise.data.annotated import WORD
 from headwise.importance.untrained import sample_text
 from headwise.models.attention.discover import evaluating
@@ -40,7 +41,7 @@ from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks import AnyText, Given
 from headwise.models.tasks.batches import reporter
 from headwise.models.tasks.objective import chosen_words, vocabulary_of
-from headwise.roles.behaviour import FALSE_WORDS, WORDS
+from headwise.roles.behaviour import FALSE_WORDS
 
 SENTENCES = 300  # of the text, or windows of its documents, that heads are switched off on, at most
 FEWEST = 20  # sentences: of fewer, one half finds nothing that the other could confirm
@@ -62,8 +63,7 @@ class LostWords(TableResult):
     there most often, and how many times; example: a sentence up to the word. signature: how it was made.
     """
 
-    FILES = ("words.csv", "words.json")
-    COLUMNS = WORDS
+    TABLE = WORDS
     TOP = ("head", "word", "value", "low", "high")
 
     @property
@@ -319,8 +319,8 @@ def table_of(
             before = [decoded(tokenizer, said.pieces[: said.ends[word]]) for said in losing[:1]]
             numbers = (times / units, float(low), float(high), times, units, others)
             rows.append((*head, word, *numbers, *(instead or [("", 0)])[0], "".join(before)))
-    table = pd.DataFrame(rows, columns=[name for name in WORDS if name != "p"])
-    table.insert(WORDS.index("p"), "p", corrected(np.array(chances)) if chances else [])
+    table = pd.DataFrame(rows, columns=[name for name in WORDS.names if name != "p"])
+    table.insert(WORDS.names.index("p"), "p", corrected(np.array(chances)) if chances else [])
     return table.sort_values("p", kind="stable", ignore_index=True)
 
 

@@ -27,6 +27,7 @@ from headwise.core.heads import Head, Kind, head_of
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, means_with_intervals
+from headwise.core.tables import MATCHES
 from headwise.data.store import StoredText
 from headwise.importance.attention_statistics import batch_sides, special_ids
 from headwise.importance.untrained import sample_text
@@ -42,7 +43,6 @@ from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given
 from headwise.models.tasks.objective import inputs_of, on_device
 from headwise.models.training.token_batches import IGNORED
-from headwise.roles.role import MATCHES
 
 MATCHED_SENTENCES = 600  # that are read
 SAID_PAIRS = 10  # in the terminal
@@ -57,11 +57,10 @@ EncodedBatch = Mapping[str, Tensor]
 class Matches(TableResult):
     """Heads of two models, paired by what they attend to.
 
-    table: one row per head of the first model, columns MATCHES, the most alike first. signature: how it was made.
+    table: one row per head of the first model, columns the most alike first. signature: how it was made.
     """
 
-    FILES = ("matches.csv", "matches.json")
-    COLUMNS = MATCHES
+    TABLE = MATCHES
     TOP = ("head", "other", "affinity", "low", "high")
 
     @property
@@ -153,7 +152,7 @@ def match(
         heads = [head for head in model.heads if head.kind == kind]
         others = [head for head in other.heads if head.kind == kind]
         tables.append(matched_rows(heads, others, sums[kind], seed))
-    table = pd.concat(tables, ignore_index=True).reindex(columns=list(MATCHES))
+    table = pd.concat(tables, ignore_index=True).reindex(columns=list(MATCHES.names))
     # All kinds together: they are one table, read as a whole.
     table["p"] = corrected(table["p"].to_numpy())
     # p is two-sided: a pair may also be less alike than on another sentence.

@@ -26,26 +26,6 @@ NO_ROLE = "no known role"
 UNTRAINED = "untrained"
 RANDOM_WORDS = "random-words"
 SHUFFLED = "shuffled"
-# The columns of matches.csv: heads of two models, paired by what they attend to.
-MATCHES = (
-    "kind",
-    "layer",
-    "head",
-    "other_kind",
-    "other_layer",
-    "other_head",
-    "affinity",
-    "low",
-    "high",
-    "shuffled",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "p",
-    "runner_up",
-    "confirmed",
-    "n",
-)
 GOVERNORS = {
     "nsubj": "verb",
     "obj": "verb",

@@ -28,6 +28,7 @@ from headwise.core.heads import Head, Kind, Site, head_of
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import ratio_interval
+from headwise.core.tables import SETS
 from headwise.importance.untrained import sample_text
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.offload import device_of
@@ -47,22 +48,6 @@ SENTENCES = 200  # of the text, that heads are switched off on, at most
 RANDOM_SETS = 20  # that a set is compared with, at most
 ELSEWHERE = -2  # the wrong pattern is so many tokens from the right one
 OFF, PATTERN, WRONG = CHANGES = ("off", "pattern", "wrong pattern")
-SETS = (
-    "kind",
-    "role",
-    "heads",
-    "number",
-    "change",
-    "value",
-    "low",
-    "high",
-    "units",
-    "random",
-    "random_low",
-    "random_high",
-    "random_sets",
-    "p",
-)
 Offsets = Mapping[
     Head, float
 ]  # by head, where its pattern looks: tokens from the query; ±inf: the last or first token
@@ -78,8 +63,7 @@ class RoleSets(TableResult):
     itself, that cost as much. signature: how it was made.
     """
 
-    FILES = ("sets.csv", "sets.json")
-    COLUMNS = SETS
+    TABLE = SETS
     TOP = ("kind", "role", "change", "value", "low", "high")
 
     @property
@@ -159,7 +143,7 @@ def role_sets(
             made += [silent_heads(heads, device) for heads in experiment.random]
         return made
 
-    table = pd.DataFrame(columns=list(SETS))
+    table = SETS.of()
     if experiments:
         with shown("sets of heads", progress) as report:
             batches = model.task.batches(few, lambda share, _: report(share, "sets of heads"))
@@ -326,4 +310,4 @@ def rows_of(
             )
         )
         column += 1 + len(experiment.random)
-    return pd.DataFrame(rows, columns=list(SETS))
+    return SETS.of(rows)

@@ -14,9 +14,10 @@ import pandas as pd
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import as_path, read_json
 from headwise.core.grid import HeadGrid
-from headwise.core.heads import COLUMNS, Head, HeadMap, head_of
+from headwise.core.heads import Head, HeadMap, head_of
 from headwise.core.progress import Report, shown
 from headwise.core.result import Result
+from headwise.core.tables import CAUSAL, CONTROLS, LABELS, PATTERNS, ROLES, TESTS
 from headwise.data.store import AnyText
 from headwise.data.subwords import Coverage
 from headwise.data.text import ParallelText
@@ -50,9 +51,15 @@ from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
 from headwise.roles.role_data import RoleData, RoleTexts
 
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
-ROLE_TABLES = ("table", "roles", "labels", "patterns", "controls", "causal")
+ROLE_TABLES = {
+    "table": TESTS,
+    "roles": ROLES,
+    "labels": LABELS,
+    "patterns": PATTERNS,
+    "controls": CONTROLS,
+    "causal": CAUSAL,
+}
 OPTIONAL = ("controls", "causal")  # are no file where they are empty
-CONTROL_COLUMNS = ("control", *KEY, "value", "n", "baseline", "found")
 DRAWS = 10  # of halves
 SHOWN = 5  # names in a warning
 
@@ -61,7 +68,7 @@ SHOWN = 5  # names in a warning
 class Roles(Result):
     """The result of `roles`.
 
-    table: a row per head and measure, columns COLUMNS. roles: its rows that are roles, with `role`, `text`, the
+    table: a row per head and measure, columns of TESTS. roles: its rows that are roles, with `role`, `text`, the
     corrected `p`, `effect`, Cohen's h of value and baseline, and `draws`, in how many of DRAWS random halves it is
     confirmed. labels: one for every head of the tested kinds. patterns: roles by layer. controls: the scores of
     untrained models, and of the model on random words and shuffled sentences; empty where none were asked for. causal:
@@ -132,10 +139,10 @@ class Roles(Result):
 
     def files(self) -> dict[str, str]:
         contents = {}
-        for name in ROLE_TABLES:
-            table: pd.DataFrame = getattr(self, name)
-            if name not in OPTIONAL or len(table):
-                contents[f"{name}.csv"] = table.to_csv(index=False, float_format="%.6g")
+        for name, table in ROLE_TABLES.items():
+            rows: pd.DataFrame = getattr(self, name)
+            if name not in OPTIONAL or len(rows):
+                contents[table.file] = table.csv(rows)
         coverage = {}
         for name, text in self.coverage.items():
             coverage[name] = {**asdict(text), "unknown_share": text.unknown_share}
@@ -169,11 +176,9 @@ class Roles(Result):
         facts = read_json(place / "facts.json", dict)
         found: dict[str, Any] = {}
         try:
-            for name in ROLE_TABLES:
-                file = place / f"{name}.csv"
-                found[name] = pd.DataFrame()
-                if name not in OPTIONAL or file.is_file():
-                    found[name] = pd.read_csv(file, keep_default_na=False, na_values=[""])
+            for name, table in ROLE_TABLES.items():
+                file = place / table.file
+                found[name] = table.read_or_empty(file) if name in OPTIONAL else table.read(file)
             coverage = {}
             for name, counts in facts["coverage"].items():
                 known = {field.name: counts[field.name] for field in fields(Coverage)}
@@ -340,7 +345,7 @@ def conclude(
     confirmed = needed_effects(looking, causal)
     return Roles(
         heads=heads,
-        table=scores.loc[enough, list(COLUMNS)].reset_index(drop=True),
+        table=scores.loc[enough, list(TESTS.names)].reset_index(drop=True),
         roles=confirmed,
         labels=labels(heads, confirmed),
         patterns=patterns(heads, confirmed),
@@ -435,11 +440,11 @@ def run_control_tests(
 
 
 def control_rows(name: str, result: Roles) -> pd.DataFrame:
-    """The scores of a control for everything that can be a role, columns CONTROL_COLUMNS; `found` is 1 for a role."""
+    """The scores of a control for everything that can be a role, columns of CONTROLS; `found` is 1 for a role."""
     table = result.table[result.table["measure"].map(role_of).notna()]
     confirmed = set(keys_of(result.roles))
     is_role = [int(key in confirmed) for key in keys_of(table)]
-    out: pd.DataFrame = table.assign(control=name, found=is_role)[list(CONTROL_COLUMNS)]
+    out: pd.DataFrame = table.assign(control=name, found=is_role)[list(CONTROLS.names)]
     return out
 
 

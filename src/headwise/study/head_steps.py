@@ -12,14 +12,24 @@ from accelerate.utils import gather_object
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder, below, write_text
-from headwise.core.heads import Site, save_table
+from headwise.core.heads import Site
 from headwise.core.layout import HeadMask
+from headwise.core.tables import (
+    CURVES,
+    FAITHFULNESS,
+    INTERACTIONS,
+    LRP,
+    SCORES,
+    UNTRAINED_SCORES,
+    WORDS,
+    Table,
+)
 from headwise.data.text import ParallelText
 from headwise.importance.faithfulness import faithfulness
 from headwise.importance.finished_passes import read_sums, write_sums
 from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
 from headwise.importance.measurement import Measurement
-from headwise.importance.measures import INTERACTIONS, facts, passes
+from headwise.importance.measures import facts, passes
 from headwise.importance.passes import refuse_unscorable, run_pass, run_passes
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
 from headwise.importance.untrained import score_untrained
@@ -27,7 +37,6 @@ from headwise.models.attention.offload import is_offloaded
 from headwise.models.environment import signature_of
 from headwise.models.model import Model
 from headwise.models.processes import failing_together
-from headwise.roles.behaviour import WORDS
 from headwise.roles.lost_words import FEWEST, LostWords, lost_words
 from headwise.roles.observation import subject_of
 from headwise.roles.role import UNTRAINED, fingerprints
@@ -102,9 +111,9 @@ def read_scores(run: RunContext) -> Measurement:
     return scores
 
 
-def write_csv(table: pd.DataFrame, work: Path, name: str) -> None:
+def write_csv(table: Table, rows: pd.DataFrame, work: Path) -> None:
     """A table as an output of a step."""
-    write_text(below(work / STAGING, f"{name}.csv"), table.to_csv(index=False, float_format="%.6g"))
+    write_text(below(work / STAGING, table.file), table.csv(rows))
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,7 @@ class ScoreUntrained(
             model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress
         )
         if run.main:
-            write_csv(found, work, "untrained")
+            write_csv(UNTRAINED_SCORES, found, work)
         return {"untrained_models": count}
 
 
@@ -164,13 +173,17 @@ class Score(
     def make(self, run: RunContext, work: Path) -> StepResult:
         model = full_model(run)
         scoring = run.scoring
-        controls = pd.read_csv(run.folder / "untrained.csv") if scoring.untrained else None
+        controls = (
+            UNTRAINED_SCORES.read(below(run.folder, UNTRAINED_SCORES.file))
+            if scoring.untrained
+            else None
+        )
         text = model.task.batches(run.text("dev"))
         scores = collect_scores(
             model, text, scoring.measures, read_scores(run), run.plan.seed, controls
         )
-        save_table(scores.table, scores.signature, work / STAGING / "heads.csv")
-        write_csv(relevance_table(scores.relevance), work, "lrp")
+        SCORES.save(scores.table, scores.signature, work / STAGING)
+        write_csv(LRP, relevance_table(scores.relevance), work)
         return {"left_out": text.left_out} if text.left_out else {}
 
 
@@ -198,7 +211,7 @@ class MeasureInteractions(
             run.progress.say(
                 f"  No pairs of heads: the dev text has fewer than {FEWEST_SENTENCES} sentences."
             )
-            found = Interactions(pd.DataFrame(columns=list(INTERACTIONS)), {"sentences": 0})
+            found = Interactions(INTERACTIONS.of(), {"sentences": 0})
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
         if run.main:
@@ -236,8 +249,8 @@ class Judge(
         collected = read_scores(run).sums
         judged = faithfulness(model, text, collected, run.scoring.random_orders, run.plan.seed)
         if run.main:
-            for table, name in zip(judged, ("faithfulness", "curves"), strict=True):
-                write_csv(table, work, name)
+            for table, rows in zip((FAITHFULNESS, CURVES), judged, strict=True):
+                write_csv(table, rows, work)
         return {}
 
 
@@ -300,7 +313,7 @@ class FindWords(
             run.progress.say(
                 f"  No words of heads: the dev text has fewer than {FEWEST} sentences."
             )
-            found = LostWords(pd.DataFrame(columns=list(WORDS)), {"sentences": 0})
+            found = LostWords(WORDS.of(), {"sentences": 0})
         else:
             found = lost_words(model, text, seed=run.plan.seed, progress=run.progress)
             for line in found.lines():
@@ -397,7 +410,7 @@ class Rescore(
             scores = collect_scores(model, text, measures, passes, seed)
             signature = scores.signature | {"heads": mask.heads.to_json()}
             if run.main:
-                save_table(numbered(scores.table, mask), signature, folder / "heads.csv")
+                SCORES.save(numbered(scores.table, mask), signature, folder)
         if run.main and run.treebanks and mask.count("encoder-self"):
             Folder(folder / "roles").put(tested_again(run, model, mask).files())
         return {"heads": len(mask)}

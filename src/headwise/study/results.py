@@ -24,9 +24,10 @@ from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder, below
 from headwise.core.heads import Kind
-from headwise.core.measured import MEASURED, MODEL_COLUMNS, SPLITS, Measurements, read_measurements
+from headwise.core.measured import SPLITS, Measurements, read_measurements
 from headwise.core.qualities import AGREEMENT, BLEU, Number, QualityMeasure
 from headwise.core.statistics import FEWEST_UNITS, over_seeds
+from headwise.core.tables import ACROSS, GRID, MEASURED, MODELS
 from headwise.core.units import usual_unit
 from headwise.models.environment import combined, environment_info
 from headwise.pruning.target_count import settle_share
@@ -50,19 +51,6 @@ from headwise.study.variants import (
     model_controls,
 )
 
-SEED_COLUMNS = (
-    "data",
-    "method",
-    "kinds",
-    "setting",
-    "penalty",
-    "seeds",
-    "kept",
-    "kept_low",
-    "kept_high",
-    "total",
-    *MEASURED,
-)
 # Facts of how a model was made, by split and measure.
 TRAINING_FACTS = {
     "loss_before": ("dev", "loss_before_training"),
@@ -98,7 +86,7 @@ class Tables:
         """Write pruning.csv, once the full model is evaluated, and run.json."""
         contents = {}
         if self.result(f"evaluate/dev/{FULL.name}"):
-            contents["pruning.csv"] = self.pruning().to_csv(index=False, float_format="%.8g")
+            contents["pruning.csv"] = MODELS.csv(self.pruning())
         contents["run.json"] = json.dumps(self.facts(), indent=1) + "\n"
         Folder(self.run.folder, record=OF_TABLES).publish(contents)
 
@@ -129,7 +117,7 @@ class Tables:
             }
             for row in self.measured(variant).rows():
                 rows.append(setting | dict(zip(MEASURED, row, strict=True)))
-        return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
+        return MODELS.of(rows)
 
     def measured(self, variant: Variant) -> Measurements:
         """Everything that was measured of one variant."""
@@ -338,10 +326,10 @@ def write_grid(plan: Plan, out: Path) -> None:
     if measured:
         tables = []
         for data, _, path in measured:
-            tables.append(pd.read_csv(path / "pruning.csv").assign(data=data))
-        table = pd.concat(tables, ignore_index=True)[["data", *MODEL_COLUMNS]]
-        contents["grid.csv"] = table.to_csv(index=False, float_format="%.8g")
-        contents["across.csv"] = seed_means(measured).to_csv(index=False, float_format="%.8g")
+            tables.append(MODELS.read(below(path, MODELS.file)).assign(data=data))
+        table = pd.concat(tables, ignore_index=True)[[*GRID.names]]
+        contents[GRID.file] = GRID.csv(table)
+        contents[ACROSS.file] = ACROSS.csv(seed_means(measured))
     Folder(out, record=OF_TABLES).publish(contents)
 
 
@@ -388,7 +376,7 @@ class SeedTable:
 
 
 def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
-    """Means over the seeds of every setting that at least two runs of the same data have; columns SEED_COLUMNS.
+    """Means over the seeds of every setting that at least two runs of the same data have; columns of ACROSS.
 
     runs: data, seed and folder of each; folders without a pruning.csv are passed over, as are settings and measures
     that fewer than two runs have. Averaged are `bleu` and its changes from the full model and all else that a model is
@@ -409,22 +397,21 @@ def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     for data, tables in by_data.items():
         for row in setting_rows(tables):
             rows.append({"data": data, **row})
-    return pd.DataFrame(rows, columns=list(SEED_COLUMNS))
+    return ACROSS.of(rows)
 
 
 def read_seed_table(folder: Path) -> SeedTable | None:
     """What a run has measured so far; None where that is nothing."""
+    if not all(below(folder, name).is_file() for name in (MODELS.file, "run.json")):
+        return None
     try:
-        words = ("setting", "kinds", "split", "measure", "reference")
-        table = pd.read_csv(folder / "pruning.csv", dtype=dict.fromkeys(words, str))
+        table = MODELS.read(below(folder, MODELS.file))
         facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         columns = ["method", "kinds", "penalty", "kept", "total"]
         first_rows = table.drop_duplicates("setting").set_index("setting")[columns]
         settings = {str(name): dict(row) for name, row in first_rows.iterrows()}
         numbers = read_measurements(table)
         against = {name: model["against"] for name, model in facts.get("settings", {}).items()}
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise HeadwiseError(
             f"{folder} was to be averaged with other seeds, but its pruning.csv and run.json cannot be read "

@@ -12,6 +12,7 @@ import pytest
 
 import headwise as hw
 from faces.report.made import make_run
+from headwise.core.tables import CAUSAL
 from headwise.data import embedded
 from headwise.faces.lab.details import (
     given_model,
@@ -22,7 +23,7 @@ from headwise.faces.lab.details import (
 )
 from headwise.faces.lab.sentence import ENGLISH, example_trees
 from headwise.faces.lab.session import Question, Session
-from headwise.faces.report.run_folder import CAUSAL_COLUMNS, read_run
+from headwise.faces.report.run_folder import read_run
 from headwise.models.tasks import held_out
 from headwise.models.tasks.embedding import Embedding
 from headwise.models.tasks.translation import Translation
@@ -57,8 +58,8 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
 
 def test_roles_that_were_tested_with_the_head_off_say_so(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    row = "encoder-self,1,5,syntactic.obj.to-governor,loss of the answer,1,3,2,4,0.5,True"
-    (folder / "roles" / "causal.csv").write_text(",".join(CAUSAL_COLUMNS) + f"\n{row}\n")
+    row = "encoder-self,1,5,syntactic.obj.to-governor,loss of the answer,1,3,2,4,0.5,,,,,,,,True"
+    (folder / "roles" / "causal.csv").write_text(",".join(CAUSAL.names) + f"\n{row}\n")
     roles = head_details(read_run(folder))["roles"]
     of_heads = [role for of_head in roles.values() for role in of_head]
     of_heads = [role for role in of_heads if not role["measure"].startswith("word.")]

@@ -18,11 +18,10 @@ from typing import Any
 import pandas as pd
 
 from faces.report.made_roles import interactions, role_files, rows_of, untrained, words
-from headwise.core.heads import COLUMNS, KINDS, Head, HeadMap
+from headwise.core.heads import KINDS, Head, HeadMap
 from headwise.core.layout import HeadMask
-from headwise.core.measured import MODEL_COLUMNS
-from headwise.faces.report.run_folder import CAUSAL_COLUMNS, FinishedRun
-from headwise.roles.role import MATCHES
+from headwise.core.tables import CAUSAL, MATCHES, MODELS, TESTS
+from headwise.faces.report.run_folder import FinishedRun
 
 HEADS = HeadMap({"encoder-self": (8, 8, 8)})
 KEPT = {
@@ -198,7 +197,7 @@ def scores(draw: random.Random, heads: HeadMap = HEADS) -> pd.DataFrame:
             margin = draw.uniform(0.01, 0.06) * abs(value)
             ends = (value - margin, value + margin)
             rows.append((*head, measure, round(value, 6), *ends, 12841, None, 200.0))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(TESTS.names))
 
 
 # Of each score: its rank correlation with ablation, and the area under its curve.
@@ -310,7 +309,7 @@ def pruning_table() -> pd.DataFrame:
         if setting in DIFFERENCE:
             change = round(values["test", "bleu"] - 38.21, 2)
             rows.append((*start, "test", "bleu", "full", change, *DIFFERENCE[setting], 60))
-    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
+    return pd.DataFrame(rows, columns=list(MODELS.names))
 
 
 def gate_log(kept: list[list[int]], draw: random.Random, heads: HeadMap = HEADS) -> pd.DataFrame:
@@ -454,7 +453,7 @@ APART = {"model": "another", "seed": 2}
 
 def matches() -> pd.DataFrame:
     """Two heads of the first model with heads of the second in other layers."""
-    table = pd.DataFrame(0.5, index=range(2), columns=list(MATCHES))
+    table = pd.DataFrame(0.5, index=range(2), columns=list(MATCHES.names))
     table[["kind", "other_kind"]] = "encoder-self"
     table[["layer", "head", "other_layer", "other_head", "n"]] = [[0, 6, 2, 1, 9], [1, 0, 0, 3, 9]]
     table[["affinity", "p"]] = [[0.91, 0.004], [0.62, 0.4]]
@@ -467,7 +466,9 @@ def causal() -> pd.DataFrame:
         (2, 0, "coreference", "logit difference of IO and S", 4.0, 1.5, 1.0, 2.0, 0.25, False),
         (1, 5, "syntactic.obj.to-governor", "loss of the answer", 1, 3, 2, 4, None, True),
     ]
-    return pd.DataFrame([("encoder-self", *row) for row in rows], columns=list(CAUSAL_COLUMNS))
+    columns = [*CAUSAL.names[:10], "confirmed"]
+    table = pd.DataFrame([("encoder-self", *row) for row in rows], columns=columns)
+    return table.reindex(columns=list(CAUSAL.names))
 
 
 # What heads do after pruning. nsubj→verb of 2/0 ends up at 2/4, obj→verb of 1/5 is lost, 0/6 goes with its head.

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.core.heads import COLUMNS, Head, HeadMap
+from headwise.core.heads import Head, HeadMap
 from headwise.core.layout import HeadMask
-from headwise.roles.behaviour import WORDS
+from headwise.core.tables import TESTS, WORDS
 from headwise.roles.label import labels, patterns
 from headwise.roles.role import display_name, evidence, role_of
 
@@ -133,7 +133,7 @@ def role_scores(heads: HeadMap) -> pd.DataFrame:
             value = ROLES.get((head.layer, head.head, measure), low)
             ends = (max(value - 0.03, 0), min(value + 0.03, 1))
             rows.append((*head, measure, round(value, 4), *ends, 812, chance, 60))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(TESTS.names))
 
 
 def example(layer: int, head: int, measure: str, asked: list[list[int]]) -> dict[str, Any]:
@@ -243,4 +243,4 @@ def words() -> pd.DataFrame:
         "The girl sees <a>",
     )
     unsure = ("encoder-self", 0, 3, "and", 0.1, 0.02, 0.3, 2, 20, 0.05, 0.4, "or", 2, "Salt and")
-    return pd.DataFrame([sure, unsure], columns=list(WORDS))
+    return pd.DataFrame([sure, unsure], columns=list(WORDS.names))

@@ -11,8 +11,9 @@ import pandas as pd
 from faces.report.made import change, read
 from headwise.core.heads import KINDS, Head, HeadMap, Kind
 from headwise.core.layout import HeadMask
-from headwise.core.measured import MODEL_COLUMNS, Measurements
+from headwise.core.measured import Measurements
 from headwise.core.qualities import Number
+from headwise.core.tables import ACROSS, MODELS
 
 MODEL = HeadMap({kind: (8, 8, 8) for kind in KINDS})
 ENCODER: tuple[Kind, ...] = ("encoder-self",)
@@ -174,7 +175,7 @@ def write_sweeps(folder: Path, seed: int = 0, level: float = 0.0) -> Path:
     frozen = [name for name in made.settings if name.startswith("encoder.lambda")]
     notes = {name: ["The decoder was frozen."] for name in frozen}
     notes["encoder.lambda-0.32"] += ["20 % of the gates were still undecided."]
-    files: dict[str, Any] = {"pruning.csv": pd.DataFrame(made.rows, columns=list(MODEL_COLUMNS))}
+    files: dict[str, Any] = {"pruning.csv": pd.DataFrame(made.rows, columns=list(MODELS.names))}
     files |= {f"layouts/{name}.json": mask for name, mask in made.masks.items()}
     chosen = {"chosen": "encoder.lambda-0.08", "settings": made.settings, "notes": notes}
     return change(folder, {**files, "run.json": chosen})
@@ -203,7 +204,9 @@ def write_grid(folder: Path) -> Path:
             "en-de/seed-1/report.html": "<p>the first run</p>",
             "en-fr/seed-2/run.json": {"failed": failed},
             "grid.json": {"name": "toy-grid", "runs": runs},
-            "across.csv": means.assign(low=means["value"] - 0.4, high=means["value"] + 0.4),
+            "across.csv": means.assign(low=means["value"] - 0.4, high=means["value"] + 0.4).reindex(
+                columns=list(ACROSS.names)
+            ),
         },
     )
 
@@ -245,7 +248,7 @@ def write_greedy(folder: Path) -> Path:
         if method != "none":
             mask = HeadMask(DORMANT, frozenset[Head](list(DORMANT)[:kept]))
             files[f"layouts/{name}.json"] = mask
-    files["pruning.csv"] = pd.DataFrame(rows, columns=list(MODEL_COLUMNS))
+    files["pruning.csv"] = pd.DataFrame(rows, columns=list(MODELS.names))
     settings = {name: facts for name, *_, facts in models[1:]}
     chosen = {"chosen": f"greedy-dormancy-{CHOSEN}", "max_drop": 2.0, "settings": settings}
     return change(folder, {**files, "run.json": chosen})

@@ -11,7 +11,8 @@ import pytest
 from faces.report.conftest import data_of
 from faces.report.made import causal, emptied
 from faces.report.made_roles import SENTENCE
-from headwise.core.heads import COLUMNS, Head
+from headwise.core.heads import Head
+from headwise.core.tables import TESTS
 from headwise.faces.report import after_pruning, head_functions, role_charts, role_tables
 from headwise.faces.report.every_head import role_evidence
 from headwise.faces.report.run_folder import FinishedRun, Rescored
@@ -103,7 +104,7 @@ def scored(run: FinishedRun, before: list[float], after: list[float], measure: s
     tables = []
     for values in (before, after):
         rows = [("encoder-self", 0, h, measure, v, v, v, 9, None, 9) for h, v in enumerate(values)]
-        tables.append(pd.DataFrame(rows, columns=list(COLUMNS)))
+        tables.append(pd.DataFrame(rows, columns=list(TESTS.names)))
     return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], run.roles)})
 
 

@@ -12,8 +12,9 @@ import pytest
 from faces.report.made import LABELS, cells, change
 from headwise.core.errors import HeadwiseError
 from headwise.core.qualities import Number
+from headwise.core.tables import CAUSAL
 from headwise.faces.report import models, report
-from headwise.faces.report.run_folder import CAUSAL_COLUMNS, FinishedRun, read_run
+from headwise.faces.report.run_folder import FinishedRun, read_run
 from headwise.faces.report.runs import read_grid
 
 
@@ -109,7 +110,7 @@ def long(path: Path) -> None:
 
 
 NO_JSON = "run.json cannot be read as JSON"
-MOOD = ",".join(CAUSAL_COLUMNS) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,True\n"
+MOOD = ",".join(CAUSAL.names) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,1,1,1,1,1,1,1,True\n"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ MOOD = ",".join(CAUSAL_COLUMNS) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,T
         ("heads.csv", more("encoder-self,1e308,0,x,1,1,1,1,"), r"in layer, but has '1e\+308'"),
         ("heads.csv", again, "two different rows for kind encoder-self, layer 0, head 0"),
         ("heads.csv", long, "more than 400,000 rows"),
-        ("gates/lambda-0.05.csv", more("10,,0,0,0.5"), "kinds of heads .*, but has 'nan'"),
+        ("gates/lambda-0.05.csv", more("10,,0,0,0.5"), "kinds of heads .*, but has an empty cell"),
         ("roles/roles.csv", more("cross,0,1e400,x,1,,,1,,1,r,t"), "whole numbers .* in head"),
         ("roles/causal.csv", write(MOOD), "about loss of .*, but has 'mood'"),
         ("interactions.csv", spoil_kind, "kinds of heads .* in other_kind, but has 'x'"),
@@ -153,7 +154,7 @@ MOOD = ",".join(CAUSAL_COLUMNS) + "\nencoder-self,0,0,induction,mood,1,1,1,1,1,T
         (
             "pruning.csv",
             more("gates,encoder-self,lambda-0.05,0.05,1,9,24,test,bleu,,36,,,,"),
-            "one test bleu",
+            "two different rows for setting lambda-0.05, split test, measure bleu: ",
         ),
         ("translations/test/lambda-0.05.txt", cut, r"full.txt 60.*lambda-0.05.txt 59"),
         ("translations/test/full.txt", write("caf\xe9\n"), "full.txt cannot be read as text"),

@@ -9,7 +9,7 @@ import pytest
 
 from faces.report.conftest import data_of
 from faces.report.made import emptied
-from headwise.core.heads import COLUMNS
+from headwise.core.tables import TESTS
 from headwise.faces.report import (
     every_head,
     head_functions,
@@ -87,7 +87,7 @@ def test_without_curves_the_best_is_the_one_that_agrees_most(run: FinishedRun) -
 
 
 def scored(run: FinishedRun, rows: list[tuple[object, ...]]) -> FinishedRun:
-    return replace(run, heads=pd.DataFrame(rows, columns=list(COLUMNS[:-1])).assign(units=30))
+    return replace(run, heads=pd.DataFrame(rows, columns=list(TESTS.names[:-1])).assign(units=30))
 
 
 def test_heads_that_surely_matter_alone_have_a_star_and_are_counted(run: FinishedRun) -> None:

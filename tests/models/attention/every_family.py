@@ -1,4 +1,4 @@
-"""What headwise does with each of many families of models: the table of docs/families.md.
+"""What headwise does with each of many families of models: the table that `headwise families` prints.
 
     python tests/models/attention/every_family.py [--quick] [FAMILY ...]
 

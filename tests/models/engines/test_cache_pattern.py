@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.core.heads import HeadMap, score_table
+from headwise.core.heads import HeadMap
+from headwise.core.tables import score_table
 from headwise.roles.cache_pattern import save_pattern
 
 LANGUAGE = HeadMap({"decoder-self": (8, 8)}, {"decoder-self": (4, 4)})

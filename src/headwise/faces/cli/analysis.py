@@ -472,7 +472,6 @@ def pairs_of(
     """The sentence pairs, or the one side of them, that --text names, with their reference links; or the dev pairs of the
     study whose folder is the model."""
     import headwise as hw
-    from headwise.roles.alignment import LinkedText
 
     pairs: Any
     if spec and one_sided(spec):

@@ -86,7 +86,7 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
     by_head: dict[str, list[dict[str, Any]]] = {}
     for row in confirmed_words(run.words).to_dict("records"):
         meaning = "lost without this head"
-        if isinstance(row["instead"], str) and row["instead"]:
+        if row["instead"]:
             meaning += f", most often for “{row['instead']}”"
         role = {
             "role": f"says “{row['word']}”",

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.core.heads import KINDS, Head, head_of
+from headwise.core.tables import HEAD_COLUMNS
 from headwise.faces.report import charts, models
 from headwise.faces.report.charts import Figure, Panel, axis, tips
 from headwise.faces.report.format import (
@@ -32,7 +33,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.head_rows import heads_in, of_kind, of_measure
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
 from headwise.faces.report.role_charts import FAINT, category_colours, faint, role_categories
-from headwise.faces.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
+from headwise.faces.report.run_folder import FinishedRun, RolesFolder
 from headwise.faces.report.score_maps import drawn_measures
 from headwise.roles.role import NO_ROLE, category, display_name
 

@@ -19,6 +19,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import KINDS, Head
 from headwise.core.qualities import Number
 from headwise.core.statistics import rank_interval
+from headwise.core.tables import HEAD_COLUMNS, MATCHES
 from headwise.faces.report import models
 from headwise.faces.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.faces.report.charts import Figure
@@ -35,11 +36,11 @@ from headwise.faces.report.head_rows import values_by_head
 from headwise.faces.report.kept_heads import head_map
 from headwise.faces.report.models import ModelRow
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
-from headwise.faces.report.run_folder import HEAD_COLUMNS, FinishedRun, read_run, table_or_empty
+from headwise.faces.report.run_folder import FinishedRun, read_run, table_or_empty
 from headwise.faces.report.runs import Runs
 from headwise.faces.report.score_maps import drawn_measures
 from headwise.models.decoding.bleu import translation_answers
-from headwise.roles.role import MATCHES, display_name
+from headwise.roles.role import display_name
 
 LONGEST_RUN_NAME = 24  # letters of the name of a run
 ModelOfRun = tuple[FinishedRun, ModelRow]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from headwise.core.heads import KINDS, Head, head_of
-from headwise.faces.report.run_folder import HEAD_COLUMNS, FinishedRun
+from headwise.core.tables import HEAD_COLUMNS
+from headwise.faces.report.run_folder import FinishedRun
 
 
 def of_kind(rows: pd.DataFrame, kind: str) -> pd.DataFrame:

@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 
 from headwise.core.heads import head_of
+from headwise.core.tables import HEAD_COLUMNS
 from headwise.faces.report.format import probability
 from headwise.faces.report.page import Columns, Table, section, table
-from headwise.faces.report.run_folder import HEAD_COLUMNS, FinishedRun
+from headwise.faces.report.run_folder import FinishedRun
 from headwise.roles.behaviour import FALSE_WORDS
 
 
@@ -41,17 +42,17 @@ def words_table(words: pd.DataFrame) -> Table | None:
     """A row for each word; None without any."""
     columns: Columns = {
         "head": lambda row: str(head_of(row)),
-        "word": lambda row: str(row["word"]),
+        "word": lambda row: row["word"],
         "lost": lambda row: f"{row['lost']:.0f} of {row['units']:.0f}",
         "other words": lambda row: f"{row['others']:.0%}",
-        "most often for": lambda row: str(row["instead"]),
+        "most often for": lambda row: row["instead"],
         "p": lambda row: probability(row["p"]),
         "such as": lambda row: (
             # The example ends just before the lost word, so its end says more.
             f"… {row['example'][-40:]}" if len(row["example"]) > 40 else row["example"]
         ),
     }
-    rows = words.fillna({"instead": "", "example": ""}).to_dict("records")
+    rows = words.to_dict("records")
     return table("Words that need a head", rows, columns)
 
 

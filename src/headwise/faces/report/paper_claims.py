@@ -99,7 +99,7 @@ def published_curves(run: FinishedRun) -> Figure | None:
     one for all kinds. None where no gates were measured in BLEU, or the model does not translate yet."""
     if run.quality != BLEU or does_not_translate(run):
         return None
-    published = pd.read_csv(PAPERS / "voita2019_bleu.csv")
+    published = rows_of_papers("voita2019_bleu.csv")
     panels: list[Panel] = []
     for kinds in ((ENCODER,), KINDS):
         ours = run.model_table[run.model_table.index.isin(gated(run, kinds))].assign(run=THIS_RUN)
@@ -108,11 +108,15 @@ def published_curves(run: FinishedRun) -> Figure | None:
             continue
         # No table has the full model's difference to itself, where each line begins.
         points.insert(0, {"data": THIS_RUN, "model": "full model", "kept": 100, "value": 0})
-        for row in published[published["kinds"] == "+".join(kinds)].to_dict("records"):
-            share = round(100 * row["kept"] / row["total"], 2)
+        for row in published:
+            if row["kinds"] != "+".join(kinds):
+                continue
+            share = round(100 * int(row["kept"]) / int(row["total"]), 2)
             heads = f"{row['kept']} of {row['total']}"
             line = f"Voita et al., {row['data']}"
-            points.append({"data": line, "kept": share, "value": row["change"], "heads": heads})
+            points.append(
+                {"data": line, "kept": share, "value": float(row["change"]), "heads": heads}
+            )
         title = capital(models.heads_name(kinds))
         data = list(dict.fromkeys(str(point["data"]) for point in points))
         panels.append(runs_panel(pd.DataFrame(points), data, title, run.quality, run.split))
@@ -127,12 +131,16 @@ def published_curves(run: FinishedRun) -> Figure | None:
     )
 
 
+def rows_of_papers(name: str) -> list[dict[str, str]]:
+    """The rows of a table that we made of the papers."""
+    with (PAPERS / name).open(encoding="utf-8", newline="") as file:
+        return [*csv.DictReader(file)]
+
+
 def claims_table(run: FinishedRun) -> Table | None:
     """A row for each claim. A model that does not translate yet can neither support nor contradict one."""
-    with (PAPERS / "claims.csv").open(encoding="utf-8", newline="") as file:
-        claims = [*csv.DictReader(file)]
     rows = []
-    for claim in claims:
+    for claim in rows_of_papers("claims.csv"):
         here, verdict = ASK[claim["name"]](run) or (f"needs {claim['needs']}", NOT_TESTED)
         if does_not_translate(run) and verdict != NOT_TESTED:
             verdict = NO_TRANSLATOR

@@ -11,11 +11,12 @@ from typing import Any
 
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, Kind, head_of
+from headwise.core.tables import HEAD_COLUMNS
 from headwise.faces.report import charts
 from headwise.faces.report.charts import Figure, HeadChart, Panel, Spec, axis, colour, tips
 from headwise.faces.report.format import KIND_NAMES, kinds_among, signed
 from headwise.faces.report.head_rows import of_kind
-from headwise.faces.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
+from headwise.faces.report.run_folder import FinishedRun, RolesFolder
 from headwise.roles.role import NO_ROLE, category, evidence, ordered_roles, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.core.heads import head_of
+from headwise.core.tables import HEAD_COLUMNS
 from headwise.faces.report.format import (
     HEADS_OF_KIND,
     capital,
@@ -22,7 +23,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.head_rows import heads_in, of_kind
 from headwise.faces.report.page import Columns, Table, section, table
 from headwise.faces.report.role_charts import kinds_with_roles
-from headwise.faces.report.run_folder import HEAD_COLUMNS, FinishedRun, RolesFolder
+from headwise.faces.report.run_folder import FinishedRun, RolesFolder
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
 from headwise.roles.role import (

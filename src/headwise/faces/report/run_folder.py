@@ -15,83 +15,48 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, checked_name, read_json
-from headwise.core.heads import COLUMNS, KINDS, Kind, check_width
+from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
-from headwise.core.measured import MODEL_COLUMNS, Measurements
+from headwise.core.measured import Measurements
 from headwise.core.options import validated
 from headwise.core.qualities import Number, QualityMeasure
+from headwise.core.tables import (
+    CAUSAL,
+    CONTROLS,
+    CURVES,
+    FAITHFULNESS,
+    GATES,
+    HEAD_COLUMNS,
+    INTERACTIONS,
+    LABELS,
+    LRP,
+    MODELS,
+    ROLES,
+    SCORES,
+    TESTS,
+    TRAINING,
+    UNTRAINED_SCORES,
+    WORDS,
+    Table,
+)
 from headwise.faces.report import models
 from headwise.faces.report.models import ModelRow
-from headwise.importance.measures import CURVES, FAITHFULNESS, INTERACTIONS, UNTRAINED_COLUMNS
-from headwise.roles.behaviour import NAMED, WORDS
+from headwise.roles.behaviour import NAMED
 from headwise.study.records import refuse_damaged
 
-HEAD_COLUMNS = ["kind", "layer", "head"]  # those that say which head a row is about
-LOG_COLUMNS = ("step", "epoch", "measure", "value")
-GATE_COLUMNS = ("step", "kind", "layer", "head", "p_open")
-LRP_TABLE = ("measure", "mode", "what", "value")
-FILES = {  # the tables of a run folder, and the columns that each must have
-    "training": ("train/log.csv", LOG_COLUMNS),
-    "heads": ("heads.csv", COLUMNS),
-    "faithfulness": ("faithfulness.csv", FAITHFULNESS),
-    "curves": ("curves.csv", CURVES),
-    "lrp": ("lrp.csv", LRP_TABLE),
-    "untrained": ("untrained.csv", UNTRAINED_COLUMNS),
-    "interactions": ("interactions.csv", INTERACTIONS),
-    "words": ("words.csv", WORDS),
+FILES = {  # the tables of a run folder
+    "training": TRAINING,
+    "heads": SCORES,
+    "faithfulness": FAITHFULNESS,
+    "curves": CURVES,
+    "lrp": LRP,
+    "untrained": UNTRAINED_SCORES,
+    "interactions": INTERACTIONS,
+    "words": WORDS,
 }
-ROLE_TABLES = {
-    "table": COLUMNS,
-    "roles": (*COLUMNS, "role", "text", "p"),
-    "labels": ("kind", "layer", "head", "label"),
-}
-CAUSAL_COLUMNS = (
-    *("kind", "layer", "head", "measure", "behaviour", "with_all", "value", "low", "high"),
-    *("others", "confirmed"),
-)
-CONTROLS_TABLE = ("control", "kind", "layer", "head", "measure", "value", "n", "baseline", "found")
-TEXTS_IN_TABLES = (  # all other columns hold numbers
-    "setting",
-    "split",
-    "kind",
-    "measure",
-    "reference",
-    "behaviour",
-    "against",
-    "kinds",
-    "statistic",
-    "ranking",
-    "mode",
-    "what",
-    "role",
-    "text",
-    "label",
-    "method",
-    "data",
-    "control",
-    "other_kind",
-    "word",
-    "instead",
-    "example",
-)
-
-# What tells the rows of a table with heads apart.
-ROW_KEY = (
-    "seed",
-    "control",
-    "step",
-    "kind",
-    "layer",
-    "head",
-    "other_kind",
-    "other_layer",
-    "other_head",
-    "measure",
-    "role",
-    "text",
-    "label",
-    "word",
-)
+# The tables of a folder roles/, which must all be there; and those that are no file where they are empty.
+ROLE_FILES = {"table": TESTS, "roles": ROLES, "labels": LABELS}
+OPTIONAL_ROLE_FILES = {"controls": CONTROLS, "causal": CAUSAL}
 # Facts of run.json that are tables: empty where it does not have them.
 BY_NAME = (
     "doubts",
@@ -103,11 +68,8 @@ BY_NAME = (
     "signature",
     "versions",
 )
-MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures
+MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures; a page of more would take all memory
 MOST_SECONDS = 10**10  # of a step
-LARGEST = 1e100  # a number that was measured is smaller; a chart of larger ones overflows
-LARGEST_WHOLE_NUMBERS = {"layer": 1000, "other_layer": 1000, "head": 10_000, "other_head": 10_000}
-WHOLE_NUMBERS = ("layer", "head", "other_layer", "other_head", "step", "kept", "total")
 
 
 class SettingFacts(BaseModel):
@@ -311,18 +273,18 @@ def read_run(folder: Path) -> FinishedRun:
         if layout.is_file():
             layouts[name] = HeadMask.read(layout)
 
-        log = table_or_empty(below(folder / "gates", f"{name}.csv"), GATE_COLUMNS)
+        log = table_or_empty(below(folder, GATES.file.replace("*", name)), GATES)
         if len(log):
             gates[name] = log
 
         rescored_folder = below(folder / "rescored", name)
         if rescored_folder.is_dir():
-            heads = table_or_empty(rescored_folder / "heads.csv", COLUMNS)
+            heads = table_or_empty(rescored_folder / SCORES.file, SCORES)
             rescored[name] = Rescored(heads, _read_roles(rescored_folder / "roles"))
 
     tables = {}
-    for name, (file, columns) in FILES.items():
-        tables[name] = table_or_empty(below(folder, file), columns)
+    for name, table in FILES.items():
+        tables[name] = table_or_empty(below(folder, table.file), table)
     run = FinishedRun(
         folder=folder,
         facts=facts,
@@ -364,7 +326,7 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
     validated(Facts, {**facts}, f"{folder}/run.json is damaged, run the study again")
     for name in BY_NAME:
         facts[name] = facts.get(name) or {}
-    table = table_or_empty(folder / "pruning.csv", MODEL_COLUMNS)
+    table = table_or_empty(below(folder, MODELS.file), MODELS)
     for setting in table["setting"].unique():
         checked_name(setting, folder / "pruning.csv")
     if facts.get("chosen") is not None:
@@ -374,21 +336,18 @@ def read_models(folder: Path) -> tuple[Mapping[str, Any], pd.DataFrame]:
 
 def _read_roles(folder: Path) -> RolesFolder:
     """The files of a folder roles/, which must all be there where the folder is."""
-    needed = [*(f"{name}.csv" for name in ROLE_TABLES), "facts.json", "examples.json"]
+    needed = [*(table.file for table in ROLE_FILES.values()), "facts.json", "examples.json"]
     missing = [name for name in needed if not below(folder, name).is_file()]
     if missing and folder.is_dir():
         raise HeadwiseError(f"{folder} has no {', '.join(missing)}: run the roles again.")
     found = {}
-    for name, columns in ROLE_TABLES.items():
-        found[name] = table_or_empty(below(folder, f"{name}.csv"), columns)
-    causal = table_or_empty(folder / "causal.csv", CAUSAL_COLUMNS)
-    refuse_other_behaviours(folder / "causal.csv", causal)
+    for name, table in (ROLE_FILES | OPTIONAL_ROLE_FILES).items():
+        found[name] = table_or_empty(below(folder, table.file), table)
+    refuse_other_behaviours(below(folder, CAUSAL.file), found["causal"])
     return RolesFolder(
         **found,
         facts={} if missing else read_json(folder / "facts.json", dict),
         examples=[] if missing else read_json(folder / "examples.json", list),
-        controls=table_or_empty(folder / "controls.csv", CONTROLS_TABLE),
-        causal=causal,
     )
 
 
@@ -401,68 +360,10 @@ def refuse_other_behaviours(path: Path, causal: pd.DataFrame) -> None:
         )
 
 
-def table_or_empty(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """A CSV file with the columns it must have; a table without rows when there is no such file."""
-    if not path.is_file():
-        floats = [column for column in columns if column not in TEXTS_IN_TABLES]
-        return pd.DataFrame(columns=columns).astype(dict.fromkeys(floats, float))
-    try:
-        check_width(path)
-        # pandas would make a number of a setting that is called 007.
-        texts = dict.fromkeys(TEXTS_IN_TABLES, str)
-        # One row too many shows that the table is too long, without reading it all.
-        table = pd.read_csv(path, encoding="utf-8", dtype=texts, nrows=MOST_ROWS + 1)
-    except (OSError, ValueError) as error:
-        raise HeadwiseError(
-            f"{path} cannot be read as a table ({error}): run its step again."
-        ) from None
-    if len(table) > MOST_ROWS:  # a page of them would take all memory
-        raise HeadwiseError(
-            f"{path} has more than {MOST_ROWS:,} rows, the most that a report shows: score fewer measures."
-        )
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise HeadwiseError(
-            f"{path} has no column {', '.join(missing)}; it should have {', '.join(columns)}: run its step again."
-        )
-    for column in columns:
-        values = table[column]
-        if column in ("kind", "other_kind"):
-            right = values.isin(KINDS)
-            should = f"kinds of heads ({', '.join(KINDS)})"
-        elif column in TEXTS_IN_TABLES:
-            continue
-        else:
-            table[column] = numbers = pd.to_numeric(values, errors="coerce")
-            # `values`, not `numbers`: an empty cell may be, a word (NaN by now) may not.
-            right = values.isna() | numbers.abs().lt(LARGEST) | numbers.abs().eq(math.inf)
-            should = f"numbers below {LARGEST:g}"
-            if column in WHOLE_NUMBERS:
-                # 10 ** 15 is below 2 ** 53, up to which a float holds every whole number.
-                most = LARGEST_WHOLE_NUMBERS.get(column, 10**15)
-                right = numbers.between(0, most) & numbers.mod(1).eq(0)
-                should = f"whole numbers up to {most}"
-        if not right.all():
-            raise HeadwiseError(
-                f"{path} should have {should} in {column}, but has '{values[~right].iloc[0]}': run its step again."
-            )
-    table = table.astype({column: int for column in columns if column in WHOLE_NUMBERS})
+def table_or_empty(path: Path, table: Table) -> pd.DataFrame:
+    """A table as a report shows it; without rows where there is no such file."""
     # A chart cannot show a loss that is no number.
-    table = table.replace([math.inf, -math.inf], math.nan).drop_duplicates(ignore_index=True)
-    refuse_repeated_rows(path, table)
-    return table
-
-
-def refuse_repeated_rows(path: Path, table: pd.DataFrame) -> None:
-    """Raise HeadwiseError for a table that says two things about one head."""
-    if "head" not in table:
-        return
-    row = [column for column in ROW_KEY if column in table]
-    twice = table[table.duplicated(row)]
-    if len(twice):
-        first = twice.iloc[0]
-        named = ", ".join(f"{column} {first[column]}" for column in row)
-        raise HeadwiseError(f"{path} has two different rows for {named}: run its step again.")
+    return table.read_or_empty(path, MOST_ROWS).replace([math.inf, -math.inf], math.nan)
 
 
 def _read_text(path: Path) -> str | None:

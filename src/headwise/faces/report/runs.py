@@ -21,8 +21,9 @@ import pandas as pd
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, checked_name, read_json
 from headwise.core.heads import Head
-from headwise.core.measured import MEASURED, SPLITS, UNPRUNED, Measurements, read_measurements
+from headwise.core.measured import SPLITS, UNPRUNED, Measurements, read_measurements
 from headwise.core.qualities import Number
+from headwise.core.tables import ACROSS
 from headwise.faces.report import models
 from headwise.faces.report.charts import Figure
 from headwise.faces.report.cost import models_table
@@ -35,7 +36,6 @@ from headwise.faces.report.run_folder import FinishedRun, read_run, table_or_emp
 from headwise.faces.report.summary import run_headline
 from headwise.study.records import refuse_damaged
 
-ACROSS = ("data", "setting", *MEASURED)
 OF_A_RUN = (  # columns of the first table
     "run",
     "chosen",
@@ -108,8 +108,7 @@ def read_grid(folder: Path) -> Runs:
         if not run.model_table.empty:
             measured.setdefault(data, []).append(run.model_table.assign(seed=seed))
 
-    # A grid of one data set names it by an empty text, which pandas reads as NaN.
-    across = table_or_empty(folder / "across.csv", ACROSS).fillna({"data": ""})
+    across = table_or_empty(below(folder, ACROSS.file), ACROSS)
     seeds = {data: pd.concat(frames) for data, frames in measured.items()}
     sets = count(len({data for _, data, _ in runs}), "data set")
     trained = count(len({seed for _, _, seed in runs}), "seed")

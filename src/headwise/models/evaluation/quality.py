@@ -16,6 +16,7 @@ from headwise.core.options import Search, refuse_other_options
 from headwise.core.progress import Report, part, shown, turn
 from headwise.core.qualities import NUMBER_COLUMNS, Number
 from headwise.core.result import TableResult
+from headwise.core.tables import QUALITY
 from headwise.data.text import ParallelText
 from headwise.models.decoding.translator import longest_first, speeds, token_ids
 from headwise.models.environment import environment_info
@@ -24,7 +25,6 @@ from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given
 
-QUALITY_COLUMNS = ("model", "measure", "reference", *NUMBER_COLUMNS, "made")
 TIMED_SENTENCES = 100  # that decoding speed is measured on
 TIMED_TOKENS = 16  # that every model writes for each of them
 TIMED_ROUNDS = 3
@@ -38,13 +38,12 @@ ResultRow = tuple[Any, ...]
 class Quality(TableResult):
     """What models are worth.
 
-    table: one row per model and measure, columns QUALITY_COLUMNS. A number with a `reference` is the change from that
+    table: one row per model and measure, columns of QUALITY. A number with a `reference` is the change from that
     model, of perplexity in %; `made` says how numbers were made. signature: the text, `left_out` (what of it no model
     read, in words), the models, the search and the versions.
     """
 
-    FILES = ("quality.csv", "quality.json")
-    COLUMNS = QUALITY_COLUMNS
+    TABLE = QUALITY
     TOP = ("model", "measure", "reference", "value", "low", "high")
 
     @property
@@ -133,7 +132,7 @@ def evaluate(
             rows += speed_rows(several, names, read, searched, part(report, ANSWERING, 1.0))
             # stable: speeds come behind the qualities of their model
             rows.sort(key=lambda row: names.index(row[0]))
-    table = pd.DataFrame(rows, columns=list(QUALITY_COLUMNS))
+    table = QUALITY.of(rows)
     signature: dict[str, Any] = {
         "models": names,
         "text": read.fingerprint,

@@ -176,8 +176,7 @@ class TokenBatches(Sampler[list[int]]):
     """A batch sampler: shuffled batches of at most `tokens` positions a side, the same for the same seed and epoch.
 
     multiple: the number of batches of an epoch is a multiple of it; the rest is left out (other pairs every epoch).
-    shuffle=False: every pair, shortest first. Of a text shorter than so many batches they are smaller: a `multiple`-th
-    of the text. Raises HeadwiseError where that does not hold the longest row.
+    shuffle=False: every pair, shortest first.
     """
 
     def __init__(
@@ -188,22 +187,19 @@ class TokenBatches(Sampler[list[int]]):
         self.shuffle = shuffle
         self.lengths = data.longest
         self.multiple = multiple
-        longest, total = int(data.longest.max()), int(data.longest.sum())
-        if longest > tokens:
+        if data.longest.max() > tokens:
             raise HeadwiseError(
-                f"A batch of {tokens} tokens cannot hold the longest row ({longest} tokens): "
+                f"A batch of {tokens} tokens cannot hold the longest row ({data.longest.max()} tokens): "
                 "raise batch_tokens."
-            )
-        if shuffle:
-            tokens = min(tokens, total // multiple)
-        if longest > tokens:
-            raise HeadwiseError(
-                f"The training text has {total} tokens in {len(data)} rows, fewer than {multiple} batches that hold its "
-                f"longest row ({longest} tokens): give more text or lower accumulate."
             )
         self.shapes = batch_shapes(data.longest, tokens)
         bucket_of = np.searchsorted([length for length, _ in self.shapes], data.longest)
         self.buckets = [np.flatnonzero(bucket_of == each) for each in range(len(self.shapes))]
+        if shuffle and int(data.longest.sum()) < tokens * multiple:
+            raise HeadwiseError(
+                f"The training text has {int(data.longest.sum())} tokens in {len(data)} rows, fewer than one batch of "
+                f"{tokens * multiple} tokens: give more text or lower batch_tokens."
+            )
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
