@@ -157,6 +157,16 @@ def test_imports_keep_their_direction() -> None:
     assert wrong_imports(SOURCE) == []
 
 
+def test_the_page_of_the_architecture_names_what_is_there() -> None:
+    page = (SOURCE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert len(page.split()) <= 900
+    names = re.findall(r"`([\w/-]+(?:\.py|/))`", page)
+    assert len(names) > 40
+    for name in names:
+        # a file of the package, or of the whole repository
+        assert (SOURCE / "headwise" / name).exists() or (SOURCE.parent / name).exists(), name
+
+
 def test_words_numbers_and_texts_know_no_torch() -> None:
     """They answer `--help` and refuse bad input, before torch is loaded: that takes seconds."""
     names = sorted(name for name in modules(SOURCE) if room(name) in WITHOUT_TORCH)
