@@ -346,7 +346,7 @@ method = "greedy"
 measure = ["gradient", "random"]
 orders = 1
 step = 0.5
-compensate = true
+repair = true
 
 [choice]
 max_drop = "any"
@@ -396,7 +396,7 @@ def commands() -> list[Command]:
         "translation/match": f"match {{IN}}/translation {{IN}}/translation-2 {train}",
         "translation/evaluate": f"evaluate {{IN}}/translation {{IN}}/translation-2 {test} --beam 2",
         "translation/greedy": f"prune {{IN}}/translation {train} {chosen} {tested} {IN_STEPS} --beam 1 "
-        "--measure gradient --kinds encoder-self,cross --compensate",
+        "--measure gradient --kinds encoder-self,cross --repair",
         "translation/gates": f"prune {{IN}}/translation {train} {chosen} {TO_PRUNE} --method gates "
         "--penalty 0.01 --penalty 1",
         "language/align": f"align {{IN}}/language {dev} --links {{IN}}/dev.links "

@@ -202,7 +202,7 @@ DEFECTS = (
         "pruning/prune.py",
         "measured = model.task.answers(dev_batches, masks, cut if apart else None, whole)",
         "measured = model.task.answers(dev_batches, masks, None, whole)",
-        "ignored option: the choice is made without compensation",
+        "ignored option: the choice is made without repair",
     ),
     Defect(
         "pruning/gate_training.py",

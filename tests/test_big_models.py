@@ -110,16 +110,10 @@ def test_a_cut_model_stays_on_disk_and_is_cut_again(tmp_path: Path) -> None:
     assert torch.equal(probe(hw.load(tmp_path / "twice").hf), probe(once.remove(rest).hf))
 
 
-def test_compensation_of_offloaded_weights(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "model")
-    plain, disk = hw.load(folder), hw.load(folder, device_map="disk")
-    small = [
-        hw.prune(each, lines(40), hw.Greedy(keep=4, compensate=True)) for each in (plain, disk)
-    ]
-    assert small[0].layout == small[1].layout
-    assert torch.equal(probe(small[0].hf), probe(small[1].hf))
-    small[1].save(tmp_path / "small")
-    assert torch.equal(probe(hw.load(tmp_path / "small").hf), probe(small[0].hf))
+def test_offloaded_weights_are_not_repaired(tmp_path: Path) -> None:
+    disk = hw.load(saved(tmp_path / "model"), device_map="disk")
+    with pytest.raises(HeadwiseError, match=r"Repair needs all weights .* in memory"):
+        hw.prune(disk, lines(40), hw.Greedy(keep=4, measure="weight-norm", repair=True))
 
 
 def test_types_and_places_by_name(tmp_path: Path) -> None:

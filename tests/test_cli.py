@@ -728,7 +728,7 @@ class TestPruning:
     ) -> None:
         kind = GPT2LMHeadModel if given is GPT2 else BertForMaskedLM
         words = ["prune", language_model(kind(given)), "--text", place / "train.fr"]
-        more = ["--max-drop", "1000", "--measure", "confidence", "--rescore", "--compensate"]
+        more = ["--max-drop", "1000", "--measure", "confidence", "--rescore", "--repair"]
         status, out, err = call(*words, "--out", tmp_path / "out", *more)
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
         assert (
@@ -848,10 +848,6 @@ class TestPruning:
             (
                 "--keep 2 --rule sign --kinds cross --test no.en",
                 "There is no file 'no.en': check its",
-            ),
-            (
-                "--method greedy --train all --compensate",
-                "--train, --compensate: compensate replaces training, so train cannot be set as well: leave",
             ),
         ],
     )

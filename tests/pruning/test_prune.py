@@ -238,13 +238,13 @@ class TestGreedy:
         small = hw.prune(asker(), pairs(8), Greedy(keep=keep), dev=pairs(5, 5))
         assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
 
-    @pytest.mark.parametrize("compensate", [False, True])
+    @pytest.mark.parametrize("repair", [False, True])
     @pytest.mark.parametrize("family", ["bert", "llama"])
-    def test_the_smallest_within_a_budget(self, family: str, compensate: bool) -> None:
+    def test_the_smallest_within_a_budget(self, family: str, repair: bool) -> None:
         """In % of perplexity, against models that are cut one by one and measured by hand."""
         model, text, dev = asker(family), lines(8), lines(6, 5)
         total, whole = model.heads.total, loss_by_hand(model, dev)
-        options: Any = {"measure": "confidence", "compensate": compensate, "step": 0.25}
+        options: Any = {"measure": "confidence", "repair": repair, "step": 0.25}
         found = {}
         for left in sizes(units(model.heads), 0.25):
             small = hw.prune(model, text, Greedy(keep=left, **options), dev=dev)
@@ -500,7 +500,6 @@ class TestWarnings:
         (lambda: Greedy(keep=3, epochs=3), "epochs would mean nothing without train"),
         (lambda: Gates(**wrong(train="gate")), "'train' is 'gate', .*did you mean 'gates'"),
         (lambda: Greedy(measure="random", rescore=True), "rescore would change nothing: random"),
-        (lambda: Greedy(keep=3, train="lora", compensate=True), "compensate replaces training"),
         (lambda: Greedy(keep=3, **wrong(train="gates")), "'train' is 'gates', which does not fit"),
         (lambda: Greedy(keep=3, step=0.0), "'step' is 0.0"),
         (lambda: Training(dtype="int8"), "Training: 'dtype' is 'int8'"),
@@ -604,7 +603,7 @@ class TestWithoutWords:
     """Models that predict no words, such as those of sentence embeddings."""
 
     @pytest.mark.parametrize(
-        "options", [{}, {"measure": "dormancy", "rescore": True}, {"compensate": True}], ids=str
+        "options", [{}, {"measure": "dormancy", "rescore": True}, {"repair": True}], ids=str
     )
     def test_a_number_of_heads(self, options: dict[str, Any]) -> None:
         model = embedder()

@@ -41,7 +41,7 @@ SWEEPS = [
         "measure": ["gradient"],
         "compare": [],
         "step": 0.5,
-        "compensate": True,
+        "repair": True,
     },
 ]
 

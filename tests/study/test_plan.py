@@ -321,10 +321,6 @@ def refusal(data: Mapping[str, Any], *changes: str) -> str:
             {"pruning": {"method": "greedy", "controls": ["random"]}},
             ["controls stand beside models that were fine-t"],
         ),
-        (
-            {"pruning": {"method": "greedy", "train": "all", "compensate": True}},
-            ["compensate replaces training"],
-        ),
         ({"pruning": {"penalty": [0.1], "refine": 1}}, ["refine fills in between penalties"]),
         ({"pruning": {"controls": ["none"]}}, ["'pruning.controls.0' is 'none'"]),
         (

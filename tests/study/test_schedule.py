@@ -333,25 +333,25 @@ class TestComparisons:
         assert found["s0.keep-3.from-scratch"] == {"pruned": "s0.keep-3"}
         assert found["s0.one-per-layer"] == {**tuned, "random": "s0.one-per-layer-random"}
 
-    def test_compensated_removal_is_compared_with_the_same_without(self, made: Made) -> None:
-        plain, mean = {**GREEDY, "measure": ["gradient"]}, {**GREEDY, "compensate": True}
+    def test_repaired_removal_is_compared_with_the_same_without(self, made: Made) -> None:
+        plain, mean = {**GREEDY, "measure": ["gradient"]}, {**GREEDY, "repair": True}
         found = self.of(made, mean, plain)
-        assert found["s0.greedy-gradient-4"] == {"uncompensated": "s1.greedy-gradient-4"}
+        assert found["s0.greedy-gradient-4"] == {"unrepaired": "s1.greedy-gradient-4"}
         assert found["s0.greedy-random.1-4"] == found["s1.greedy-gradient-4"] == {}
         for other in (
             {"step": 0.5},
             {"kinds": ["cross"]},
             {"rescore": True},
             {"train": "all"},
-            {"compensate": True},
+            {"repair": True},
         ):
             assert not any(
-                "uncompensated" in held for held in self.of(made, mean, {**plain, **other}).values()
+                "unrepaired" in held for held in self.of(made, mean, {**plain, **other}).values()
             )
 
     def test_an_order_that_failed_is_not_waited_for(self, made: Made) -> None:
         found = made.schedule(
-            {**GREEDY, "compensate": True},
+            {**GREEDY, "repair": True},
             GREEDY,
             failed={"ranking/s1.greedy-random.1": "It failed."},
         )

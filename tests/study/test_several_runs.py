@@ -76,7 +76,7 @@ SWEEPS: list[dict[str, Any]] = [
         "method": "greedy",
         "measure": ["gradient"],
         "step": 0.9,
-        "compensate": True,
+        "repair": True,
         "seeds": [2],
     },
 ]
@@ -153,7 +153,7 @@ class TestGrid:
             (1, "encoder.lambda-0.005", "fine-tuned", "encoder.fine-tuned"),
             (1, "encoder.lambda-1.random", "fine-tuned", "encoder.fine-tuned"),
             (1, "all.one-per-layer", "random", "all.one-per-layer-random"),
-            (2, "mean.greedy-gradient-1", "uncompensated", "plain.greedy-gradient-1"),
+            (2, "mean.greedy-gradient-1", "unrepaired", "plain.greedy-gradient-1"),
         ],
     )
     def test_models_are_compared_with_others(
@@ -228,7 +228,7 @@ class TestGrid:
             1,
         )
         assert (
-            settings["mean.greedy-gradient-1"]["compensate"]
+            settings["mean.greedy-gradient-1"]["repair"]
             and settings["tuned.greedy-weight-norm-1"]["train"]
         )
         assert (

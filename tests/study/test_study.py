@@ -160,7 +160,7 @@ class TestFinished:
             "reference": None,
             "comparison": False,
             "train": "all",
-            "compensate": False,
+            "repair": False,
             "settle": 0.0,
             "against": {},
             "best_other": None,

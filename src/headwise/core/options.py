@@ -399,10 +399,11 @@ class Greedy(Pruning, FineTuning):
     )
     rescore: bool = option(False, "score again after every step")
     step: float = option(0.1, "share of the heads that is removed at a time", gt=0, le=1)
-    compensate: bool = option(
+    repair: bool = option(
         False,
-        "add the mean output of removed heads to the bias",
-        page="methods/removal.md#compensation",
+        "fit the output projections of what is left by least squares, so that the heads that stay do what they can of the "
+        "others' work; before training, where some is asked for",
+        page="methods/repair.md",
     )
     train: Literal["distil", "all", "lora"] | None = option(
         None,
@@ -416,10 +417,6 @@ class Greedy(Pruning, FineTuning):
 
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:
-        if self.train and self.compensate:
-            raise ValueError(
-                "compensate replaces training, so train cannot be set as well: leave one out"
-            )
         vars(self).update(self.changed_by(self.train))
         idle = changed_options(self, tuple(FineTuning.model_fields))
         if idle and not self.train:

@@ -228,6 +228,18 @@ measure.row(
     cost={"translations per head": 1.0},
 )
 
+measure.row(
+    "repair",
+    home="repair_error:repair_error",
+    title="error after repair",
+    caption="share of the last states that is lost with the head for good, once the others were fitted again",
+    source="derived here, by Hassibi and Stork 1993, equation 5",
+    needs=("weights",),
+    in_all=False,
+    by_sentence=False,
+    cost={"forwards": 2.0, "forwards per layer": 0.5, "forwards per head": 0.05},
+)
+
 gating = partial(
     measure.row,
     home="gating:gating_measures",

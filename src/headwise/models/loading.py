@@ -44,7 +44,7 @@ from headwise.models.attention.discover import discover
 from headwise.models.attention.head_counts import note_origins, states_heads
 from headwise.models.attention.offload import device_of, named_weights
 from headwise.models.attention.rebuilt import drop_unused
-from headwise.models.attention.removal import make_biases, remove
+from headwise.models.attention.removal import remove
 from headwise.models.devices import usable
 from headwise.models.generators import unchanged_generators
 from headwise.models.marian.files import marian_file, packaged
@@ -637,7 +637,6 @@ def load_pruned(
         else:
             stock = meta_model(config, model_class, offloaded)
         smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
-        make_biases(dict(smaller.named_modules()), getattr(config, "headwise_biases", None) or ())
         if offloaded is None:
             tensors: dict[str, Tensor] = {}
             for file in weight_files(path):

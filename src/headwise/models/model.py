@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     PreTrainedModel,
 )
@@ -235,7 +235,6 @@ class Model:
     def remove(
         self,
         heads: Named | HeadMask,
-        means: Mapping[Site, Tensor] | None = None,
         grow: bool = False,
     ) -> Model:
         """A smaller model without some heads, as `HeadMap.named` knows them; or with only the heads of a mask.
@@ -243,13 +242,12 @@ class Model:
         The numbers are those of the heads that this model has now.
         The smaller model has weights of its own, so a change of one model does not reach the other, and memory holds
         both. To keep only the smaller one, drop the other (`model = model.remove(mask)`).
-        means: mean outputs of the heads, H D by site. Those of removed heads are added to the output biases
-        (docs/methods/removal.md). grow: where key/value heads would be copied, so that the key/value cache or the
+        grow: where key/value heads would be copied, so that the key/value cache or the
         weights grow, warn; else raise HeadwiseError.
         """
         mask = kept_mask(self.heads, heads)
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
-        smaller: Any = remove(self.hf, self.discovery, mask, means)
+        smaller: Any = remove(self.hf, self.discovery, mask)
         smaller.config.headwise_layout = layout.to_json()
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
         state_heads(smaller, made.discovery, layout)

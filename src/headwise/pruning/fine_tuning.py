@@ -49,16 +49,18 @@ def tune(
     options: GateTraining | Greedy,
     kinds: tuple[Kind, ...],
     mask: HeadMask,
+    start: Model | None = None,
 ) -> Tuned:
     """Remove the heads outside `mask`, then fine-tune the smaller model as a pruning run does, but without gates.
 
     The number of updates of weights, batches and their order, rates, schedule and averaging are the same; the decoder is
     frozen where only encoder heads are pruned. With the full mask it is the control `fine-tuned`. `model` does not
     change; resumes from `training.work`. training: as the full model was trained. options.train: what trains, and with
-    `distil` that the encoder of `model` is learnt from.
+    `distil` that the encoder of `model` is learnt from. start: the smaller model, where it is there already, such as a
+    repaired one; it is trained in place.
     """
     model.heads.only(kinds)  # raises for a kind that the model does not have
-    smaller = model.remove(mask, grow=True)  # the mask obeys the unit that was asked for
+    smaller = start or model.remove(mask, grow=True)  # the mask obeys the unit that was asked for
     if isinstance(options, GateTraining):
         options = options.of_weights
     before = loss_on_dev(smaller, training)

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor
-
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
-from headwise.core.heads import Site
 from headwise.core.layout import HeadMask
 from headwise.core.options import Gates, Greedy, TopK, Training, several, too_few
 from headwise.core.progress import Report, part
 from headwise.core.units import left_by_step, units
 from headwise.models.attention.offload import refuse_offloaded
-from headwise.models.evaluation.mean_outputs import mean_outputs
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Task
 from headwise.models.tasks.own_translations import LIKE_OWN
@@ -28,11 +24,12 @@ from headwise.pruning.gate_training import Pruned, train_gates, updates_of
 from headwise.pruning.gates import HardConcrete, PenaltyGates, glorot_uniform
 from headwise.pruning.greedy import mask_without, most_within, removal_order, removal_score
 from headwise.pruning.removal_scores import removal_scores
+from headwise.pruning.repair import repaired_on
 from headwise.pruning.target_count import WITHIN, CountedGates, settle_share
 from headwise.pruning.top_k import TopGates
 
 APART = 0.5  # share of the progress of gates that is followed by training of the weights
-MEANS = 2000  # sentences that mean outputs are taken over, at most
+ORDER = 0.7  # share of the progress of a greedy removal that is choosing, where it is followed by repair
 REMOVAL = 0.2  # share of the progress of a greedy removal that is followed by training
 
 
@@ -53,10 +50,15 @@ def smaller_model(
     """
     if isinstance(options, Greedy):
         removal = part(report, 0.0, REMOVAL) if options.train else report
-        mask, means = greedy_mask(model, text, dev, options, seed, removal)
+        mask = greedy_mask(model, text, dev, options, seed, part(removal, 0.0, ORDER))
+        # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
+        start = (
+            repaired_on(model, mask, text, dev, part(removal, ORDER, 1.0))
+            if options.repair
+            else model.remove(mask, grow=True)
+        )
         if not options.train:
-            # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
-            return model.remove(mask, means=means, grow=True)
+            return start
         report = part(report, REMOVAL, 1.0)
     with tempfile.TemporaryDirectory() as scratch:
         data = model.task.training_data(text, training.batch_tokens)
@@ -66,7 +68,7 @@ def smaller_model(
         dev_data = model.task.training_data(own_dev, training.batch_tokens)
         run = TrainingRun(data, dev_data, training, Path(work or scratch), seed, report)
         if isinstance(options, Greedy):
-            return tune(model, run, options, tuple(options.kinds or ()), mask).model
+            return tune(model, run, options, tuple(options.kinds or ()), mask, start).model
         if isinstance(options, Gates) and options.penalty:
             few = too_few(options, updates_of(run, options.of_gates))
             if few:
@@ -129,9 +131,9 @@ def prune_by_training(model: Model, run: TrainingRun, options: Gates | TopK) -> 
 
 def greedy_mask(
     model: Model, text: AnyText, dev: AnyText, options: Greedy, seed: int, progress: Report
-) -> tuple[HeadMask, dict[Site, Tensor] | None]:
-    """What is left when heads go in the order of a score on `text`; the quality for `max_drop` is measured on `dev`. With
-    it the mean outputs of the heads, where they compensate."""
+) -> HeadMask:
+    """What is left when heads go in the order of a score on `text`; the quality for `max_drop` is measured on `dev`, of
+    repaired models where the options repair."""
     scores = removal_scores(several(options.measure) or [model.task.usual_score])
     if len(scores) > 1:
         raise HeadwiseError(
@@ -148,22 +150,23 @@ def greedy_mask(
     replicate = int(scores[0] == "random")
     score = removal_score(model, text, scores[0], options.rescore, seed, replicate, first_half)
     order = removal_order(score, options)
-    means = means_on(model, text) if options.compensate else None
 
     def cut(mask: HeadMask) -> Task:
-        return model.remove(mask, means=means, grow=True).task
+        if options.repair:
+            return repaired_on(model, mask, text, dev).task
+        return model.remove(mask, grow=True).task
 
     def without(removed: int) -> HeadMask:
         return mask_without(model.heads, order, removed)
 
     if options.max_drop is None:
-        return without(sum(map(len, order))), means
+        return without(sum(map(len, order)))
     total = model.heads.only(options.kinds or model.heads.kinds).total
     steps = [total - left for left in left_by_step(model.heads, options)]
     rest = part(progress, 0.5, 1.0)
     translates = model.task.generates
     # CTranslate2 knows no silent heads, so translations are those of smaller models.
-    apart = translates or options.compensate
+    apart = translates or options.repair
     dev_batches = model.task.quality_batches(dev, rest, options.search)
     whole: Answers | None = None
 
@@ -180,12 +183,7 @@ def greedy_mask(
         # A gain is a negative loss; of perplexity less is better.
         return [-measured.quality.better * change for change in changes]
 
-    return without(most_within(order, steps, losses, options.max_drop)), means
-
-
-def means_on(model: Model, text: AnyText) -> dict[Site, Tensor]:
-    """The mean outputs of heads on a text, on its first sentences where it is long."""
-    return mean_outputs(model.hf, model.discovery, model.task.batches(text.head(MEANS)).intact())
+    return without(most_within(order, steps, losses, options.max_drop))
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

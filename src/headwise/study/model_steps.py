@@ -24,7 +24,8 @@ from headwise.models.training.translation_model import build_model
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_order, removal_score
-from headwise.pruning.prune import means_on, prune_by_training
+from headwise.pruning.prune import prune_by_training
+from headwise.pruning.repair import repaired_on
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
@@ -257,12 +258,14 @@ class Prune(
             mask.save(below(work / STAGING, self.layout))
             model.save(below(work / STAGING, self.folder))
 
-    def tuned(self, run: RunContext, mask: HeadMask, work: Path) -> StepResult:
-        """A layout cut out of the full model and fine-tuned for as long as gates are."""
+    def tuned(
+        self, run: RunContext, mask: HeadMask, work: Path, start: Model | None = None
+    ) -> StepResult:
+        """A layout cut out of the full model (or that model, repaired) and fine-tuned for as long as gates are."""
         model = full_model(run)  # a copy of it is trained
         sweep = run.sweep(self.variant)
         assert isinstance(sweep, GateSweep | TopKSweep | GreedySweep)
-        made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask)
+        made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask, start)
         self.save(run, mask, made.model, work)
         return {
             **made.cost,
@@ -315,7 +318,7 @@ class PruneByGates(Prune):
 
 
 class PruneGreedily(Prune):
-    """One step of a greedy order: its layout, and its model where it is fine-tuned or compensated."""
+    """One step of a greedy order: its layout, and its model where it is fine-tuned or repaired."""
 
     VERSION = 5  # as of Prune; long documents are read in windows
 
@@ -326,7 +329,7 @@ class PruneGreedily(Prune):
 
     def saves_weights(self, run: RunContext) -> bool:
         sweep = self.sweep(run)
-        return bool(sweep.train) or sweep.compensate
+        return bool(sweep.train) or sweep.repair
 
     def dependencies(self, run: RunContext) -> list[Step]:
         assert self.variant.ranking is not None
@@ -337,7 +340,7 @@ class PruneGreedily(Prune):
         return {
             "kept": self.variant.heads_left,
             "train": self.tuning_inputs(run) if sweep.train else None,
-            "compensate": run.text("train").fingerprint if sweep.compensate else None,
+            "repair": run.fingerprints_of("train", "dev") if sweep.repair else None,
         }
 
     def make(self, run: RunContext, work: Path) -> StepResult:
@@ -348,12 +351,13 @@ class PruneGreedily(Prune):
         assert heads is not None and self.variant.heads_left is not None
         removed = heads.only(sweep.kinds).total - self.variant.heads_left
         mask = mask_without(heads, read_order(run, ranking), removed)
+        repaired = None
+        if sweep.repair:
+            repaired = repaired_on(full_model(run), mask, run.text("train"), run.text("dev"))
         if sweep.train:
-            return self.tuned(run, mask, work)
-        if sweep.compensate:
-            model = full_model(run)
-            means = means_on(model, run.text("train"))
-            self.save(run, mask, model.remove(mask, means, grow=True), work)
+            return self.tuned(run, mask, work, repaired)
+        if repaired:
+            self.save(run, mask, repaired, work)
         elif run.main:
             mask.save(below(work / STAGING, self.layout))
         return {}

@@ -266,7 +266,7 @@ class Tables:
             "reference": variant.controlled_variant.name if variant.controlled_variant else None,
             "comparison": variant.only_for_comparison,
             "train": getattr(sweep, "train", None),
-            "compensate": bool(greedy and greedy.compensate),
+            "repair": bool(greedy and greedy.repair),
             "settle": share_after_decision(sweep, variant),
             "against": {**comparison_names(self.run.sweeps, variant), **orders},
             "best_other": self.result(f"orders/dev/{variant.name}").get("best"),

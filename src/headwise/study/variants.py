@@ -186,13 +186,13 @@ def comparison_references() -> tuple[str, ...]:
     """What tables call the models, besides the full one, that a model is compared with."""
     by_all = [facts.reference for facts in compared_by_all()]
     against = [control[facts.against].reference for facts in control.values() if facts.against]
-    return ("pruned", *by_all, *against, "uncompensated")
+    return ("pruned", *by_all, *against, "unrepaired")
 
 
 def comparison_names(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
     """The names of the models besides the full one that a model is compared with, by `comparison_references`.
 
-    pruned: for a control, the model that it is a control of. uncompensated: the same removal without mean outputs
+    pruned: for a control, the model that it is a control of. unrepaired: the same removal without repair
     of removed heads.
     """
     own = sweeps[variant.sweep_index]
@@ -215,18 +215,18 @@ def comparison_names(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str
     if variant.control and control[variant.control].against:
         against = control[variant.control].against
         compared[control[against].reference] = name_in_sweeps(against)
-    compared["uncompensated"] = uncompensated(sweeps, variant)
+    compared["unrepaired"] = unrepaired(sweeps, variant)
     return {reference: name for reference, name in compared.items() if name}
 
 
-def uncompensated(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
-    """The same heads removed in the same order, without mean outputs, where a sweep has it."""
+def unrepaired(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
+    """The same heads removed in the same order, without repair, where a sweep has it."""
     own = sweeps[variant.sweep_index]
     ranking = variant.ranking
-    if not (ranking and isinstance(own, GreedySweep) and own.compensate):
+    if not (ranking and isinstance(own, GreedySweep) and own.repair):
         return None
     for sweep in sweeps:
-        if not isinstance(sweep, GreedySweep) or sweep.train or sweep.compensate:
+        if not isinstance(sweep, GreedySweep) or sweep.train or sweep.repair:
             continue
         ours = (own.step, own.rescore, own.unit, {*own.kinds})
         if (sweep.step, sweep.rescore, sweep.unit, {*sweep.kinds}) != ours:

@@ -19,7 +19,7 @@ import headwise as hw
 from headwise.faces import cli
 from headwise.models.attention.padding import groups_of
 from headwise.models.engines import stock
-from models.attention.families import CUT, FAMILIES, OWN, at_tokens, batch, output, tiny
+from models.attention.families import CUT, FAMILIES, OWN, batch, output, tiny
 from models.evaluation.test_similarities import folder_of_sentence_transformers, sentences
 
 # Of families whose heads can be removed (tests/models/attention/test_removal.py); the second layer of each has no head.
@@ -187,24 +187,6 @@ def test_alignment_heads_have_the_numbers_of_their_places(tmp_path: Path) -> Non
     )
     again, _ = written(small, tmp_path / "stock")
     assert small.alignment_heads != model.alignment_heads == again.alignment_heads
-
-
-def compensated(family: str) -> hw.Model:
-    """A model in which the first head of the first layer gives its mean, which is made up."""
-    whole = hw.Model(tiny(family), None, family)
-    site = whole.heads.sites[0]
-    layer = dict.fromkeys([site], torch.ones(whole.heads.count(site), whole.discovery.head_size))
-    return whole.remove(hw.HeadMask.full(whole.heads).without([hw.Head(*site, 0)]), layer, True)
-
-
-def test_biases_that_compensation_made_have_a_place_or_are_refused(tmp_path: Path) -> None:
-    with warnings.catch_warnings(action="ignore"):
-        small, other = compensated("llama"), compensated("t5")
-    again, _ = written(small, tmp_path / "stock")
-    assert again.hf.config.attention_bias
-    inputs = batch(small.hf)
-    assert (at_tokens(again.hf, inputs) - at_tokens(small.hf, inputs)).abs().max() < 5e-5
-    assert "has no place for output biases" in str(stock.why_not_stock(other))
 
 
 def test_a_model_of_headwise_alone_is_refused() -> None:

@@ -26,11 +26,11 @@ from headwise.faces.report.run_folder import FinishedRun
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 
 SHORT_KINDS = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
-UNCOMPENSATED = Control(
-    name="uncompensated",
-    title="removal without mean outputs",
-    better="mean outputs make up for a part of the removed heads",
-    worse="mean outputs do harm",
+UNREPAIRED = Control(
+    name="unrepaired",
+    title="removal without repair",
+    better="repair makes up for a part of the removed heads",
+    worse="repair does harm",
 )
 RANDOM_ORDER = Control(
     name="random-order",
@@ -45,7 +45,7 @@ OTHER_MEASURE = Control(
     worse="another measure is a better guide",
 )
 # no controls of their own, but compared like them
-LIKE_CONTROLS = {facts.name: facts for facts in (UNCOMPENSATED, RANDOM_ORDER, OTHER_MEASURE)}
+LIKE_CONTROLS = {facts.name: facts for facts in (UNREPAIRED, RANDOM_ORDER, OTHER_MEASURE)}
 
 
 @section(
@@ -214,7 +214,7 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
             add(control["control"], control, control_facts(against).reference)
 
     for model in run.pruned:
-        add(UNCOMPENSATED.name, model, UNCOMPENSATED.name)
+        add(UNREPAIRED.name, model, UNREPAIRED.name)
 
     for model in run.pruned:
         for name in models.orders_against(model):

@@ -24,7 +24,7 @@ OF_A_SETTING = (  # its facts that say how a model was made
     "keep",
     "score",
     "train",
-    "compensate",
+    "repair",
 )
 
 

@@ -38,7 +38,7 @@ FACTS = (
     "reference",
     "comparison",
     "train",
-    "compensate",
+    "repair",
     "settle",
     "against",
     "best_other",
@@ -51,7 +51,7 @@ OTHERS = {  # what a reader calls the model that a change is from, by `reference
     UNPRUNED: "the full model",
     "pruned": "its control",
     "random": "random heads",
-    "uncompensated": "removal without mean outputs",
+    "unrepaired": "removal without repair",
 }
 
 
@@ -312,9 +312,7 @@ def _line(model: ModelRow) -> str:
         )
     if not method.startswith("greedy."):
         return ""
-    after = (
-        ", then trained" if model["train"] else ", mean outputs kept" if model["compensate"] else ""
-    )
+    after = ", then trained" if model["train"] else ", then repaired" if model["repair"] else ""
     if method == RANDOM_METHOD:
         return RANDOM_LINE + after
     again = ", scored again" if method.endswith(".rescored") else ""

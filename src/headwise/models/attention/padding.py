@@ -110,23 +110,10 @@ def plans(
 
 
 def plain_config(model: Any) -> Any:
-    """A model's configuration without what headwise notes in it, and with biases where removal has made some."""
+    """A model's configuration without what headwise notes in it."""
     config = copy.deepcopy(model.config)
-    made = vars(config).pop("headwise_biases", None)
     vars(config).pop("headwise_layout", None)
-    text = config.get_text_config()
-    if made and getattr(text, "attention_bias", None) is False:
-        text.attention_bias = True
     return config
-
-
-def biases_without_place(model: Any) -> list[str]:
-    """The biases of a model for which the class of transformers has no place."""
-    made = getattr(model.config, "headwise_biases", None)
-    if not made:
-        return []
-    declared = stock_model(model, plain_config(model)).state_dict()
-    return [name for name in made if f"{name}.bias" not in declared]
 
 
 def groups_of(model: nn.Module, discovery: Discovery) -> dict[Site, Groups]:

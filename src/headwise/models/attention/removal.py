@@ -3,18 +3,15 @@
 The attention code of transformers reshapes with −1, so a narrower projection works as it is; other attributes that
 count heads are updated. A layer without heads is replaced by `EmptyAttention`, because −1 is ambiguous for zero
 elements. Removing a head equals masking it (Michel et al. 2019, section 2.2: a masked head's output is zero); `remove`
-checks that. With bias compensation a removed head's mean output stays, in the bias of the output projection: then
-removing a head equals replacing it by its mean.
+checks that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicLayer, QuantizedCache
 from transformers.utils.output_capturing import _active_collector
@@ -24,23 +21,19 @@ from headwise.core.heads import Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.models.attention import kernel
 from headwise.models.attention.capture import (
-    capture,
     keeping,
-    kept_heads,
     refuse_other_heads,
     refuse_strangers,
 )
 from headwise.models.attention.discover import Discovery, output_difference, probe, routed
 from headwise.models.attention.matrices import Matrices, forms, matrices
-from headwise.models.attention.offload import hook_of, loaded, separate_copy, set_bias
+from headwise.models.attention.offload import hook_of, separate_copy
 from headwise.models.attention.position_bias import (
     forward_parameters,
     hand_down,
     narrow,
     shares_bias,
 )
-
-Means = Mapping[Site, Tensor]  # H D
 
 
 class EmptyAttention(nn.Module):
@@ -133,17 +126,12 @@ class LayerConfig:
         return getattr(self.shared, name)
 
 
-def remove(
-    model: nn.Module, discovery: Discovery, mask: HeadMask, means: Means | None = None
-) -> nn.Module:
+def remove(model: nn.Module, discovery: Discovery, mask: HeadMask) -> nn.Module:
     """A model in which only the heads of `mask` are left, with smaller weight matrices. It shares no weight with the
     first one (`offload.separate_copy`).
 
-    means: by site, the mean output of every head, H D. Bias compensation: a removed head's mean output, times its
-    columns of the output projection, is added to that projection's bias; where there was none, one is created and named
-    in the configuration (`headwise_biases`). Raises HeadwiseError for attention layers whose projections have no known
-    form or are shared across layers, for means that do not fit, and when the result differs from the model with masked
-    heads (or with heads replaced by their means).
+    Raises HeadwiseError for attention layers whose projections have no known form or are shared across layers, and when
+    the result differs from the model with masked heads.
     """
     refuse_strangers(model, discovery, ())
     refuse_other_heads(discovery, mask)
@@ -152,10 +140,8 @@ def remove(
     for module in smaller.modules():
         module.__dict__.pop(kernel.INTERFACE_NAME, None)
     modules, config = dict(smaller.named_modules()), cast(Any, smaller.config)
-    for site, removed in removed_heads(discovery, mask).items():
+    for site in removed_heads(discovery, mask):
         layer = layer_at(modules, discovery, site)
-        if means is not None:
-            compensate(modules, layer, removed, means.get(site), config)
         cut_layer(modules, layer, site, mask.of(site))
     for site, name in discovery.names.items():
         fitting = forms(modules, name)
@@ -169,7 +155,7 @@ def remove(
             [modules[discovery.names[site]] for site in sites], [mask.of(site) for site in sites]
         )
     config.headwise_layout = mask.to_json()
-    confirm(model, discovery, mask, means, smaller)
+    confirm(model, discovery, mask, smaller)
     return smaller
 
 
@@ -197,45 +183,6 @@ def layer_of(modules: dict[str, nn.Module], discovery: Discovery, site: Site) ->
     """The projections of a layer that has heads."""
     groups = discovery.heads.key_value[site.kind][site.layer]
     return matrices(modules, discovery.names[site], discovery.heads.count(site), groups)
-
-
-def compensate(
-    modules: dict[str, nn.Module],
-    layer: Matrices,
-    removed: list[int],
-    means: Tensor | None,
-    config: Any,
-) -> None:
-    """b ← b + Σ_h W_o^h c̄_h over the heads `removed` of one attention layer. means c̄: H D."""
-    # In float64, so that the sum over heads is rounded once, to the type of the bias.
-    outputs = layer.outputs().detach().double()
-    shape = outputs.shape[1:]
-    if means is None or means.shape != shape or not bool(means.isfinite().all()):
-        given = "none" if means is None else " × ".join(map(str, means.shape))
-        if means is not None and means.shape == shape:
-            given = "some that are not finite numbers"
-        raise HeadwiseError(
-            f"Heads of {layer.name} cannot be replaced by their mean outputs: these are {shape[0]} × {shape[1]} numbers, "
-            f"but {given} came. Collect the means of this model over some text."
-        )
-    added = outputs[:, removed].flatten(1) @ means[removed].to(outputs).flatten()
-    if layer.out.bias is None:
-        path = next(path for path, module in modules.items() if module is layer.out)
-        config.headwise_biases = [*(getattr(config, "headwise_biases", None) or []), path]
-        make_biases(modules, [path])
-    set_bias(layer.out, loaded(layer.out, "bias").detach().double() + added)
-
-
-def make_biases(modules: Mapping[str, nn.Module], names: Iterable[str]) -> None:
-    """Give linear layers a bias of 0 where they have none. names: `headwise_biases` of a configuration."""
-    for name in names:
-        linear = modules.get(name)
-        if type(linear) is not nn.Linear:
-            raise HeadwiseError(
-                f"The configuration names a bias in {name}, but there is no such linear layer."
-            )
-        if linear.bias is None:
-            set_bias(linear, torch.zeros(linear.out_features))
 
 
 def cut_layer(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[int]) -> None:
@@ -328,35 +275,12 @@ def with_others(
     return output
 
 
-def averaged(
-    model: nn.Module, discovery: Discovery, mask: HeadMask, means: Means
-) -> AbstractContextManager[None]:
-    """The model in which heads outside a mask always give their mean outputs. means: H D by site."""
-    kept = kept_heads(model, discovery, mask)
-    replace = {
-        site: partial(mixed, kept=kept[site], others=means[site])
-        for site in removed_heads(discovery, mask)
-    }
-    return capture(model, discovery, replace=replace)
-
-
-def mixed(call: kernel.AttentionCall, kept: Tensor, others: Tensor) -> Tensor:
-    """The outputs B Q H D of a call, of others (H D) where heads are not kept (H)."""
-    return torch.where(kept[:, None], call.output, others.to(call.output))
-
-
-def confirm(
-    model: nn.Module, discovery: Discovery, mask: HeadMask, means: Means | None, smaller: nn.Module
-) -> None:
-    """Compare the smaller model with the masked (or averaged) one on the probe, in float32, both with hooks.
+def confirm(model: nn.Module, discovery: Discovery, mask: HeadMask, smaller: nn.Module) -> None:
+    """Compare the smaller model with the masked one on the probe, in float32, both with hooks.
 
     Fails for families with more parameters per head than their projections (sinks, norms over all heads).
     """
-    with (
-        keeping(model, discovery, mask)
-        if means is None
-        else averaged(model, discovery, mask, means)
-    ):
+    with keeping(model, discovery, mask):
         expected = probe(model)
     try:
         # Both through our function, because kernels differ in the last bits. Layers of own code do not call it.
@@ -370,7 +294,7 @@ def confirm(
     if (moved := output_difference(expected, got)) is not None:
         raise HeadwiseError(
             f"Heads of this {type(model).__name__} cannot be removed: without them it would compute something else "
-            f"than with them {'masked' if means is None else 'at their means'} (by {moved:.2g}). "
+            f"than with them masked (by {moved:.2g}). "
             "They can be masked."
         )
 

@@ -200,8 +200,6 @@ def ct2_refusal(hf: Any, tokenizer: Any, discovery: Discovery) -> str | None:
         )
     if tokenizer is None:
         return "it has no tokenizer, which the model has inside"
-    if getattr(hf.config, "headwise_biases", None) and family in LANGUAGE_MODELS:
-        return "CTranslate2 reads no output bias: remove heads without compensation"
     unknown = [str(head) for head in configured_alignment_heads(hf) if head not in heads]
     if unknown:
         return (

@@ -116,7 +116,7 @@ def uneven_refusal(model: Model) -> str | None:
         if not model.heads.count(site):
             return f"llama.cpp needs a head in every layer, but layer {site.layer} has none"
         if output_bias(attention) is not None:
-            return "llama.cpp reads no output bias in it: remove heads without compensation"
+            return "llama.cpp reads no output bias in it"
     if model.hf.get_output_embeddings().weight is not model.hf.get_input_embeddings().weight:
         return "llama.cpp reads uneven heads only with tied embeddings"
     if kind != "default":

@@ -84,8 +84,6 @@ def unread(model: Model) -> str | None:
         part = own.rpartition(".")[2]
         if kind == "weight" or part.endswith("norm") or part in family_of(model).biases:
             continue
-        if part == "attn_output":
-            return "llama.cpp reads no output bias in it: remove heads without compensation"
         return f"llama.cpp reads no bias {own} in it"
     return None
 

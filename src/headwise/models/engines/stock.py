@@ -12,7 +12,7 @@ from headwise.core.heads import Site
 from headwise.core.progress import without_bars
 from headwise.models.attention.head_counts import states_heads, write_counts
 from headwise.models.attention.matrices import ZEROS
-from headwise.models.attention.padding import Padded, biases_without_place, pad, plain_config
+from headwise.models.attention.padding import Padded, pad, plain_config
 from headwise.models.attention.rebuilt import stock_model
 from headwise.models.model import Model, unique_parameters
 from headwise.models.model_files import copy_siblings, explain_pruned
@@ -24,8 +24,6 @@ def why_not_stock(model: Model) -> str | None:
     # A class of somebody else may have the name of one in transformers.
     if getattr(transformers, family, None) is not type(model.hf):
         return f"transformers has no {family}"
-    if biases_without_place(model.hf):
-        return f"a {family} has no place for output biases: remove heads without compensation"
     return None
 
 
