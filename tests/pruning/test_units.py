@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Kind, Site
-from headwise.core.layout import HeadMask
+from headwise.core.layout import HeadMask, key_value_heads
 from headwise.core.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
@@ -363,7 +363,6 @@ class TestCache:
 
 def test_the_shape_of_llama_3_1_8b() -> None:
     """A quarter of its query heads, in bfloat16: what docs/methods/removal.md says of its cache."""
-    from headwise.models.attention.removal import key_value_heads
 
     heads = HeadMap({"decoder-self": (32,) * 32}, {"decoder-self": (8,) * 32})
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from headwise.data.annotated import Annotated
+from headwise.data.annotated import Annotated, split_into_words
 from headwise.data.subwords import Aligned, Coverage
 from headwise.roles.alignment import (
     PROGRAM,
@@ -26,7 +26,6 @@ from headwise.roles.alignment import (
     monotonicity,
     read_later,
     reading,
-    split_into_words,
 )
 from headwise.roles.passage import Passage, View
 from headwise.roles.shape import sink

@@ -15,12 +15,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from headwise.core.heads import Site
-from headwise.data.annotated import Annotated
+from headwise.data.annotated import Annotated, split_into_words
 from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.treebank import Treebank
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.model import Model
-from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import Probe
 from headwise.roles.shape import delimiter

@@ -128,3 +128,17 @@ class HeadMask:
             raise HeadwiseError(
                 f"{failed} it is not one ({type(error).__name__}: {error})."
             ) from None
+
+
+def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int], int]:
+    """Which key/value heads stay, and how many query heads share each.
+
+    Groups stay shared where all remaining groups keep equally many heads; otherwise each kept head gets its own copy.
+    served_by: for every kept query head, its key/value head. origin: for every key/value head, the head of the original
+    model that it is (a copy of).
+    """
+    groups = [origin[head] for head in served_by]
+    shares = {groups.count(group) for group in groups}
+    if len(shares) == 1:
+        return [served_by[groups.index(group)] for group in dict.fromkeys(groups)], shares.pop()
+    return served_by, 1

@@ -188,3 +188,15 @@ def mention(
     """
     head = min(range(start, end), key=(steps or depths(words)).__getitem__)
     return Mention(entity, sentence, start, end, head, _KINDS.get(words[head].upos, "nominal"))
+
+
+def split_into_words(text: str, name: str) -> Annotated:
+    """A sentence in words and punctuation marks, without annotation."""
+    words = []
+    spans = []
+    for match in WORD.finditer(text):
+        form = match[0]
+        space_after = text[match.end() : match.end() + 1].isspace()
+        words.append(Word(form, form, "X", -1, "", "", space_after))
+        spans.append(match.span())
+    return Annotated(tuple(words), name, name, written=(text, tuple(spans)))

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.progress import Report
-from headwise.data.annotated import WORD, Annotated, Word
+from headwise.data.annotated import Annotated, split_into_words
 from headwise.data.lines import existing_file, read_lines
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.data.text import ParallelText, Text
@@ -138,18 +138,6 @@ class PromptTemplate:
         start = len(self.before)
         second = start + len(source) + len(self.between)
         return f"{self.before}{source}{self.between}{target}{self.after}", start, second
-
-
-def split_into_words(text: str, name: str) -> Annotated:
-    """A sentence in words and punctuation marks, without annotation."""
-    words = []
-    spans = []
-    for match in WORD.finditer(text):
-        form = match[0]
-        space_after = text[match.end() : match.end() + 1].isspace()
-        words.append(Word(form, form, "X", -1, "", "", space_after))
-        spans.append(match.span())
-    return Annotated(tuple(words), name, name, written=(text, tuple(spans)))
 
 
 def aligned_pairs(

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
-from headwise.data.annotated import Annotated
+from headwise.data.annotated import Annotated, split_into_words
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import Discovery, evaluating, start_token
@@ -38,7 +38,6 @@ from headwise.roles.alignment import (
     check_links,
     decoder_sides,
     links_of,
-    split_into_words,
 )
 from headwise.roles.halves import Half, Halved, document_of, halve, halves_of, in_half, in_turn
 from headwise.roles.induction import repeated_sequences

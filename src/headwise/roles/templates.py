@@ -18,10 +18,9 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
-from headwise.data.annotated import Annotated, Mention
+from headwise.data.annotated import Annotated, Mention, split_into_words
 from headwise.data.subwords import Coverage, align_subwords
 from headwise.models.attention.kernel import AttentionCall
-from headwise.roles.alignment import split_into_words
 from headwise.roles.passage import Passage, View, at_keys
 from headwise.roles.probe import Arc, Probe, mean_over_queries, pointing
 

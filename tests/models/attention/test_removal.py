@@ -19,11 +19,11 @@ from transformers import PreTrainedModel
 
 import headwise as hw
 from headwise.core.heads import Head, HeadMap, Site
-from headwise.core.layout import HeadMask
+from headwise.core.layout import HeadMask, key_value_heads
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import Discovery, discover
 from headwise.models.attention.kernel import AttentionCall
-from headwise.models.attention.removal import EmptyAttention, key_value_heads, remove
+from headwise.models.attention.removal import EmptyAttention, remove
 from models.attention.families import (
     GPT,
     STACK,

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap
-from headwise.core.layout import HeadMask
+from headwise.core.layout import HeadMask, key_value_heads
 from headwise.models.attention.discover import Discovery, output_difference, probe
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.rebuilt import give_weights, shapes, stock_model
-from headwise.models.attention.removal import key_value_heads
 
 
 def states_heads(config: Any, layout: HeadMask) -> bool:

@@ -18,7 +18,7 @@ from transformers.utils.output_capturing import _active_collector
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind, Site
-from headwise.core.layout import HeadMask
+from headwise.core.layout import HeadMask, key_value_heads
 from headwise.models.attention import kernel
 from headwise.models.attention.capture import (
     keeping,
@@ -250,20 +250,6 @@ def recorded_as(modules: Mapping[str, nn.Module], name: str, module: nn.Module) 
             if fits and key != "hidden_states":
                 found.append(key)
     return found
-
-
-def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int], int]:
-    """Which key/value heads stay, and how many query heads share each.
-
-    Groups stay shared where all remaining groups keep equally many heads; otherwise each kept head gets its own copy.
-    served_by: for every kept query head, its key/value head. origin: for every key/value head, the head of the original
-    model that it is (a copy of).
-    """
-    groups = [origin[head] for head in served_by]
-    shares = {groups.count(group) for group in groups}
-    if len(shares) == 1:
-        return [served_by[groups.index(group)] for group in dict.fromkeys(groups)], shares.pop()
-    return served_by, 1
 
 
 def with_others(
