@@ -13,11 +13,12 @@
 #   make package  sdist and wheel in dist/, and the wheel tried in an environment of its own
 #   make oldest  the tests but the slow ones, with the oldest versions that pyproject.toml allows; make newest, with the
 #                newest. ONLY=tests/models/attention takes a part of them.
+#   make engines  Marian itself (pymarian, 600 MB) and the tests that it judges
 #   make gpu     what needs a GPU: tests marked cuda, then benchmarks/gpu.py. make gpu-wheels packs what it needs, for a
 #                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test attack planted check bench truth tables sentences families docs package oldest newest gpu gpu-wheels
+.PHONY: setup demo test attack planted check bench truth tables sentences families docs package oldest newest engines gpu gpu-wheels
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -90,6 +91,10 @@ oldest newest: $(INSTALLED)
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-$@
 	$(BIN)/uv pip install --quiet --python .venv-$@ --resolution $(RESOLUTION) -e '.[dev]' -e plugins/headwise-speech
 	OMP_NUM_THREADS=1 .venv-$@/bin/python -m pytest -n auto --dist loadfile -m 'not slow' $(ONLY)
+
+engines: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pymarian==1.12.42
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/models/marian/test_real_marian.py
 
 # In .gpu: headwise and what a GPU machine with torch lacks, some 15 MB, for one without a network; see CONTRIBUTING.md.
 GPU_PYTHON ?= $(BIN)/python

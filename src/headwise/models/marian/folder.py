@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
@@ -23,29 +24,96 @@ from headwise.models.marian import files as marian_files
 from headwise.models.marian.names import OUTPUT, embedding_names, embedding_places, entries
 from headwise.models.marian.network import SSRU, MarianToolkitConfig, MarianToolkitModel, sinusoids
 
-# Marian's names of activations; its gelu is x σ(1.702 x).
+# Marian's names of activations. Its gelu is x σ(1.702 x), and since EXACT_GELU the exact one.
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "quick_gelu"}
+EXACT_GELU = (1, 12, 3)
+# Since then keys and values of self-attention are normalised as queries are, in pre-norm.
+NORMALISED_KEYS = (1, 11)
+# The decoder layer, from 1 on, whose first head aligns words; LAST: the last.
+GUIDED, LAST = "transformer-guided-alignment-layer", "last"
 LONGEST = 512  # tokens
 PADDING = "<pad>"
 # The logit of a word that is never written; 16 bits hold it.
 NEVER = -1e4
 MARGIN = 64  # words that a matrix may have beyond its vocabulary: Marian rounds up
 FEWEST_SHARED = 0.5  # of the pieces that a cutter makes, those that its vocabulary has at least
-# What headwise does not read, by the toolkit's option: the value that it has without it.
+# What headwise does not read, by the toolkit's option: the value that it has without it. None, false, 0 and empty are
+# all ways to say that an option is not used.
 WITHOUT: dict[str, Any] = {
+    "alibi": False,
+    "embedding-normalization": False,
+    "factors-dim-emb": 0,
+    "input-join-fields": False,
+    "input-reorder": [],
+    "input-types": [],
+    "lemma-dependency": "",
+    "lemma-dim-emb": 0,
+    "right-left": False,
+    "special-vocab": [],
+    "transformer-attention-mask": "default",
+    "transformer-decoder-ffn-depth": 2,
+    "transformer-disable-position-embeddings": False,
     "transformer-ffn-depth": 2,
-    "transformer-no-projection": False,
-    "transformer-no-bias": False,
     "transformer-no-affine": False,
+    "transformer-no-bias": False,
+    "transformer-no-projection": False,
     "transformer-pool": False,
     "transformer-rnn-projection": False,
     "transformer-tied-layers": [],
-    "transformer-train-positions": False,
     "transformer-train-position-embeddings": False,
-    "lemma-dim-emb": 0,
+    "transformer-train-positions": False,
     "ulr": False,
-    "input-types": [],
 }
+# Options that are true or false, and what headwise reads of them.
+FLAGS = ("output-omit-bias", "tied-embeddings", "tied-embeddings-all", "tied-embeddings-src")
+READ = {
+    *FLAGS,
+    GUIDED,
+    "dec-cell",
+    "dec-depth",
+    "dim-emb",
+    "enc-depth",
+    "layer-normalization",
+    "transformer-decoder-autoreg",
+    "transformer-ffn-activation",
+    "transformer-heads",
+    "transformer-postprocess",
+    "transformer-postprocess-emb",
+    "transformer-postprocess-top",
+    "transformer-preprocess",
+    "type",
+    "version",
+}
+# What changes no number here: of networks of other types, of training, of options in WITHOUT that are not used, of sizes
+# that the matrices have.
+UNUSED = {
+    "dec-cell-base-depth",
+    "dec-cell-high-depth",
+    "dim-rnn",
+    "dim-vocabs",
+    "embedding-fix-src",
+    "embedding-fix-trg",
+    "embedding-vectors",
+    "enc-cell",
+    "enc-cell-depth",
+    "enc-type",
+    "factors-combine",
+    "original-type",
+    "separator-symbol",
+    "skip",
+    "transformer-aan-activation",
+    "transformer-aan-depth",
+    "transformer-aan-nogate",
+    "transformer-alibi-shift",
+    "transformer-alibi-trainable",
+    "transformer-decoder-dim-ffn",
+    "transformer-depth-scaling",
+    "transformer-dim-aan",
+    "transformer-dim-ffn",
+    "ulr-dim-emb",
+    "ulr-trainable-transformation",
+}
+UNUSED_KINDS = ("bert-", "char-", "comet-", "dropout-", "transformer-dropout")
 
 
 def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianToolkitTokenizer]:
@@ -89,23 +157,30 @@ def configuration(
             raise wrong_shape(file, name, shape, "a matrix")
     (source_words, width), (target_words, _), *inner = (shapes[name] for name in names)
     rows = max(source_words, target_words)
+    # Embeddings are scaled by the root of the width that the configuration says.
+    if width < 2 or width % 2 or options.get("dim-emb", width) != width:
+        said = options.get("dim-emb", "an even number")
+        raise wrong_shape(file, names[0], shapes[names[0]], f"a width of {said!s:.40}")
     heads = options.get("transformer-heads", 8)
-    if type(heads) is not int or heads < 1 or width % heads or width % 2:
+    if type(heads) is not int or heads < 1 or width % heads:
         raise HeadwiseError(
             f"The configuration in {file} has {heads!r:.40} heads, which do not divide the width of {width} evenly."
         )
     autoreg = options.get("transformer-decoder-autoreg", "self-attention")
     tied_all = bool(options.get("tied-embeddings-all"))
+    preprocess = operations(file, options, "transformer-preprocess", "", "dn")
+    activation = options.get("transformer-ffn-activation", "swish")
     return MarianToolkitConfig(
         architectures=[MarianToolkitModel.__name__],
-        preprocess=operations(file, options, "transformer-preprocess", "", "dn"),
+        preprocess=preprocess,
+        preprocess_keys="n" in preprocess and made_since(file, options, NORMALISED_KEYS),
         postprocess=operations(file, options, "transformer-postprocess", "dan", "dan"),
         postprocess_emb=operations(file, options, "transformer-postprocess-emb", "d", "dn"),
         postprocess_top=operations(file, options, "transformer-postprocess-top", "", "dn"),
         decoder_autoreg=SSRU if autoreg == "rnn" else autoreg,
         source_words=source_words,
         target_words=target_words,
-        toolkit=dict(options),
+        toolkit={name: value for name, value in options.items() if is_plain(value)},
         vocab_size=rows + 1,
         decoder_vocab_size=rows + 1,
         d_model=width,
@@ -115,7 +190,9 @@ def configuration(
         decoder_attention_heads=heads,
         encoder_ffn_dim=inner[0][1],
         decoder_ffn_dim=inner[1][1],
-        activation_function=ACTIVATIONS[options.get("transformer-ffn-activation", "swish")],
+        activation_function="gelu"
+        if activation == "gelu" and made_since(file, options, EXACT_GELU)
+        else ACTIVATIONS[activation],
         # By √width, which Marian has no option for.
         scale_embedding=True,
         share_encoder_decoder_embeddings=tied_all,
@@ -147,23 +224,55 @@ def refuse_other_networks(file: Path, options: Mapping[str, Any]) -> None:
             f"The decoder in {file} has {named!s:.60}: headwise reads self-attention and rnn of ssru."
         )
     activation = options.get("transformer-ffn-activation", "swish")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise HeadwiseError(
             f"{file} has the activation {activation!r:.40}: headwise reads {', '.join(ACTIVATIONS)}."
         )
-    # None, false and empty are all ways to say that an option is not used.
     other = [name for name, usual in WITHOUT.items() if (options.get(name) or usual) != usual]
     if autoreg == "rnn" and options.get("layer-normalization"):
         other.append("layer-normalization")
+    other += [name for name, value in options.items() if value and not is_known(name)]
+    other += [name for name in FLAGS if options.get(name) not in (None, True, False)]
     if other:
         raise HeadwiseError(
-            f"{file} was made with {other[0]} = {options.get(other[0])!s:.40}, which headwise does not read."
+            f"{file} was made with {other[0]!s:.60} = {options.get(other[0])!s:.40}, which headwise does not read."
         )
     for name in ("enc-depth", "dec-depth"):
         if type(options.get(name)) is not int:
             raise HeadwiseError(
                 f"{file} does not say {name} in its configuration: save it with Marian again."
             )
+
+
+def is_known(option: Any) -> bool:
+    """Whether headwise knows what an option of the toolkit changes."""
+    return isinstance(option, str) and (
+        option in READ or option in UNUSED or option in WITHOUT or option.startswith(UNUSED_KINDS)
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value of the toolkit's configuration is a text, a number, true, false or a list of these."""
+    if isinstance(value, list):
+        return all(is_plain(each) for each in value)
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def made_since(file: Path, options: Mapping[str, Any], since: tuple[int, ...]) -> bool:
+    """Whether the Marian that saved a file was of a version or a later one; files of before 2019 do not say it.
+
+    Raises HeadwiseError where the version cannot be read: what the model computes depends on it.
+    """
+    said = options.get("version")
+    if said is None:
+        return False
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", str(said))
+    if found is None:
+        raise HeadwiseError(
+            f"{file} was saved by Marian {said!s:.40}, and what its options mean depends on the version: set version in "
+            f"its configuration, such as v1.{since[1]}.0."
+        )
+    return tuple(int(part or 0) for part in found.groups()) >= since
 
 
 def operations(file: Path, options: Mapping[str, Any], name: str, usual: str, possible: str) -> str:
@@ -213,9 +322,18 @@ def filled(
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
+        alignment_heads=guided_heads(config),
     )
     hf.eval()
     return hf
+
+
+def guided_heads(config: MarianToolkitConfig) -> list[list[int]]:
+    """The layer and number of the head whose attention Marian's engines take for the alignment of words, if there is one:
+    the first of a decoder layer."""
+    said = (config.toolkit or {}).get(GUIDED, LAST)
+    layer = config.decoder_layers if said == LAST else int(said) if str(said).isdecimal() else 0
+    return [[layer - 1, 0]] if 1 <= layer <= config.decoder_layers else []
 
 
 def weights_in(
@@ -238,8 +356,9 @@ def weights_in(
         raise lacks(file, missing)
     strangers = sorted(arrays.keys() - named)
     if strangers:
+        some = ", ".join(name[:100] for name in strangers[:3])
         raise HeadwiseError(
-            f"{file} has weights for which its configuration has no place ({', '.join(strangers[:3])}): headwise does not "
+            f"{file} has weights for which its configuration has no place ({some}): headwise does not "
             "read such a model."
         )
 
@@ -275,7 +394,7 @@ def by(shape: Iterable[int]) -> str:
 
 
 def lacks(file: Path, names: list[str]) -> HeadwiseError:
-    some = ", ".join([*dict.fromkeys(names)][:3])
+    some = ", ".join(name[:100] for name in [*dict.fromkeys(names)][:3])
     return HeadwiseError(f"{file} lacks weights of its model ({some}): copy it again.")
 
 

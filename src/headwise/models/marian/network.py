@@ -35,9 +35,10 @@ class MarianToolkitConfig(MarianConfig):
 
     preprocess, postprocess: what comes before and after a sublayer, in order: d dropout, a the sublayer's input is
     added, n layer norm. postprocess_emb, postprocess_top: the same after the embeddings and after the last layer.
-    decoder_autoreg: what every layer of the decoder begins with, `self-attention` or `ssru`. source_words,
-    target_words: how many the matrices have in Marian. toolkit: the configuration in its file. activation_scales: by a
-    matrix's name in the toolkit, the factor by which engines of int8 scale its inputs.
+    preprocess_keys: whether keys and values of self-attention are preprocessed, too, as in Marian since 1.11; before,
+    only queries were. decoder_autoreg: what every layer of the decoder begins with, `self-attention` or `ssru`.
+    source_words, target_words: how many the matrices have in Marian. toolkit: the configuration in its file.
+    activation_scales: by a matrix's name in the toolkit, the factor by which engines of int8 scale its inputs.
     """
 
     model_type = "marian-toolkit"
@@ -46,6 +47,7 @@ class MarianToolkitConfig(MarianConfig):
     postprocess: str = "dan"
     postprocess_emb: str = "d"
     postprocess_top: str = ""
+    preprocess_keys: bool = False
     decoder_autoreg: str = "self-attention"
     source_words: int = 0
     target_words: int = 0
@@ -163,22 +165,24 @@ def add_steps(
 
 
 class EncoderLayer(MarianEncoderLayer):
-    """A layer of the encoder in the toolkit's orders. In pre-norm only queries are normalised, as there."""
+    """A layer of the encoder in the toolkit's orders."""
 
     def __init__(self, config: MarianToolkitConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         del self.self_attn_layer_norm, self.final_layer_norm
         is_last = layer_idx == config.encoder_layers - 1
         add_steps(self, ("self_attn", "ffn"), config, layer_idx == 0, is_last)
+        self.preprocess_keys = config.preprocess_keys
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs: Any
     ) -> Tensor:
         hidden_states = self.embedded(hidden_states)
         query = self.before_self_attn(hidden_states)
+        alike = self.preprocess_keys or query is hidden_states
         attended, _ = self.self_attn(
             query,
-            key_value_states=None if query is hidden_states else hidden_states,
+            key_value_states=None if alike else hidden_states,
             attention_mask=attention_mask,
             **kwargs,
         )
@@ -197,6 +201,8 @@ class DecoderLayer(MarianDecoderLayer):
             self.self_attn = Ssru(config.d_model, layer_idx)
         is_last = layer_idx == config.decoder_layers - 1
         add_steps(self, ("self_attn", "encoder_attn", "ffn"), config, layer_idx == 0, is_last)
+        # An SSRU has no keys.
+        self.preprocess_keys = config.preprocess_keys or config.decoder_autoreg == SSRU
 
     def forward(
         self,
@@ -211,7 +217,7 @@ class DecoderLayer(MarianDecoderLayer):
         hidden_states = self.embedded(hidden_states)
         query = self.before_self_attn(hidden_states)
         own: dict[str, Any] = {"past_key_values": past_key_values}
-        if query is not hidden_states and not isinstance(self.self_attn, Ssru):
+        if query is not hidden_states and not self.preprocess_keys:
             # Keys and values of other states than the queries'; given alone, the cache is that of the target.
             own = {
                 "past_key_values": getattr(
