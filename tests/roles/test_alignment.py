@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import shutil
 import sys
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+from tokenizers.pre_tokenizers import Metaspace
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -17,14 +21,19 @@ from headwise.data.subwords import Aligned, Coverage
 from headwise.roles.alignment import (
     PROGRAM,
     Links,
+    WordLinks,
     aligned_pairs,
     alignment,
+    check_links,
     copied_words,
+    counted_words,
     decoder_sides,
-    links,
+    drawn_links,
+    links_of,
     merged,
     monotonicity,
     read_later,
+    read_links,
     reading,
 )
 from headwise.roles.passage import Passage, View
@@ -171,19 +180,77 @@ def test_eflomal_finds_translations() -> None:
         pytest.skip("eflomal is not installed")
     draw, words = random.Random(0), [f"w{n}" for n in range(30)]
     pairs = []
-    for number in range(300):
+    for _ in range(300):
         chosen = draw.sample(words, 6)
         order = sorted(range(6), key=lambda i: i // 2 * 2 - i)
         sides = " ".join(chosen), " ".join(chosen[i].upper() + "x" for i in order)
-        words = [split_into_words(text, str(number)) for text in sides]
-        pairs.append(tuple(in_subwords([side])[0] for side in words))
-    found = links(pairs)
+        pairs.append(sides)
+    found = drawn_links(pairs)
     right = total = 0
-    for one, two in pairs:
-        for s, t in found[one.sentence.id]:
+    for (one, two), (both, _) in zip(pairs, found, strict=True):
+        for s, t in both:
             total += 1
-            right += two.sentence.words[t].form == one.sentence.words[s].form.upper() + "x"
+            right += two.split()[t] == one.split()[s].upper() + "x"
     assert total > 1500 and right / total > 0.95
+
+
+# Links the words of a pair in their order, counted as eflomal counts: what blanks part in Python.
+IN_ORDER = """\
+import sys
+source, target = (open(name, encoding="utf-8").read().split("\\n")[:-1] for name in ("source", "target"))
+for name in ("forward", "backward"):
+    with open(name, "w") as out:
+        for sides in zip(source, target, strict=True):
+            count = min(len(side.split()) for side in sides)
+            out.write(" ".join(f"{n}-{n}" for n in range(count)) + "\\n")
+"""
+
+
+def test_every_link_is_right_where_pieces_span_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text against itself: each link connects a word with itself, also behind the piece "▁from▁the", a blank that is no
+    blank to all, and two for one. What the run writes gives the same links to another."""
+    lines = [
+        "a bird from the north sleeps .",
+        "from the north",
+        "no, not  from the bird",
+        "one\x1cbird from\u00a0the north",
+        "the \x1c north from the",
+    ]
+    program = tmp_path / "in-order"
+    program.write_text(f"#!{sys.executable}\n{IN_ORDER}")
+    program.chmod(0o755)
+    links_module = importlib.import_module("headwise.roles.alignment")
+    monkeypatch.setattr(links_module, "need_eflomal", lambda: str(program))
+    pieces = ["<unk>", "▁from▁the", *"▁abdefhilmnoprstvwy.,\x1c", "▁from", "▁the"]
+    core = Tokenizer(Unigram([(piece, -1.0) for piece in pieces], 0, False))
+    core.pre_tokenizer = Metaspace(split=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>")
+    text = [(line, line) for line in lines]
+    gold = drawn_links(text)
+    counts = Coverage(), Coverage()
+    pairs = aligned_pairs(text, tokenizer, 99, *counts, counted_words(gold))
+    assert counts[0].merged_words >= 4 and len(pairs) == len(text)
+    found = links_of(pairs, text, gold)
+    for source, target in pairs:
+        words = len(source.sentence.words)
+        assert found[source.sentence.id][0] == {(word, word) for word in range(words)}
+        assert len(target.sentence.words) == words
+    (tmp_path / "links.txt").write_text(gold.written())
+    again = read_links(tmp_path / "links.txt")
+    assert again.apart and list(again) == list(gold)
+    check_links(text, again)
+    assert links_of(pairs, text, again) == found
+
+
+def test_links_are_read_as_they_were_written(tmp_path: Path) -> None:
+    sure, possible = frozenset({(0, 1)}), frozenset({(0, 1), (2, 0)})
+    for apart in (False, True):
+        gold = WordLinks([(sure, possible), (frozenset(), frozenset())], apart)
+        (tmp_path / "links.txt").write_text(gold.written())
+        again = read_links(tmp_path / "links.txt")
+        assert list(again) == list(gold) and again.apart == apart == again[:1].apart
 
 
 def test_links_of_words_that_became_one() -> None:

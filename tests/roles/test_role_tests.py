@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.importance.untrained import untrained
 from headwise.models.attention.discover import output_of
-from headwise.roles import alignment, observation
+from headwise.roles import observation
+from headwise.roles.alignment import WordLinks, read_links
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
@@ -106,11 +108,12 @@ def test_language_models_are_tested_on_probes_too(
 
 
 def test_sentence_pairs_test_the_decoder_and_cross_attention(
-    few_trees: Treebank, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    few_trees: Treebank, reader: Reader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     two = frozenset({(0, 0), (1, 1)})
-    given = lambda pairs: {one.sentence.id: two for one, _ in pairs}  # noqa: E731
-    monkeypatch.setattr(alignment, "links", given)
+    monkeypatch.setattr(
+        observation, "drawn_links", lambda text: WordLinks([(two, two)] * len(text), apart=True)
+    )
     monkeypatch.setattr(observation, "aligner", lambda: "eflomal-align")
     pairs = [(sentence.text, sentence.text) for sentence in few_trees]
     out = found_in(reader(), few_trees, pairs=pairs)
@@ -120,6 +123,9 @@ def test_sentence_pairs_test_the_decoder_and_cross_attention(
     assert "positional.1" not in by_kind["decoder-self"]
     assert value(out, "alignment", 0, 0, "cross")["baseline"] > 0.9
     assert len(out.labels) == 24
+    assert out.files()["links.txt"].count("\n0-0 1-1") == len(pairs)
+    out.save(tmp_path)
+    assert out.links and list(read_links(tmp_path / "links.txt")) == list(out.links)
     refuses(
         lambda: found_in(reader("bert"), few_trees, pairs=pairs), "a BertModel does not translate"
     )

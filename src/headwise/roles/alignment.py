@@ -2,7 +2,8 @@
 written or where it is read.
 
 Word alignments come from eflomal (Östling & Tiedemann 2016), an optional package that runs as a separate program. Its
-sampler has no seed, so alignments of rare words may differ between runs.
+sampler has no seed: of 200 sentence pairs two runs share about four of five links. So the links of a run are written
+beside its results, and can be given to another as reference links (`WordLinks`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ COPIED = (
     4  # letters from which on a word that is written alike in two languages hardly means two things
 )
 FIELDS = re.compile(r"\{(source|target)\}")
+LINKS = "links.txt"  # the file of the links of a run
+APART = "# words and punctuation marks apart"  # first line of a file of such links
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 
 
@@ -209,17 +212,51 @@ def need_eflomal() -> str:
     return program
 
 
-def links(pairs: Sequence[AlignedPair]) -> dict[str, Links]:
-    """Which words translate each other, by sentence id: the links that eflomal finds in both directions.
+class WordLinks(Sequence[Gold]):
+    """The sure and possible links of each sentence pair. apart: whether they count words and punctuation marks apart
+    (`split_into_words`), as eflomal's do; else the words that blanks separate."""
+
+    def __init__(self, pairs: Sequence[Gold], apart: bool) -> None:
+        self.pairs = pairs
+        self.apart = apart
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @overload
+    def __getitem__(self, index: int) -> Gold: ...
+    @overload
+    def __getitem__(self, index: slice) -> WordLinks: ...
+    def __getitem__(self, index: int | slice) -> Gold | WordLinks:
+        if isinstance(index, slice):
+            return WordLinks(self.pairs[index], self.apart)
+        return self.pairs[index]
+
+    def written(self) -> str:
+        """The content of a file of links, as `read_links` reads it."""
+        lines = [APART] if self.apart else []
+        for sure, possible in self.pairs:
+            named = [f"{s}{'-' if (s, t) in sure else 'p'}{t}" for s, t in sorted(possible)]
+            lines.append(" ".join(named))
+        return "".join(f"{line}\n" for line in lines)
+
+
+def counted_words(gold: Sequence[Gold] | None) -> Callable[[str, str], Annotated]:
+    """How links count words: from a text and its name to its words."""
+    between_blanks = gold is not None and not (isinstance(gold, WordLinks) and gold.apart)
+    return Annotated.plain if between_blanks else split_into_words
+
+
+def drawn_links(text: Sequence[tuple[str, str]]) -> WordLinks:
+    """Which words translate each other: the links that eflomal finds in both directions.
 
     Raises HeadwiseError when eflomal is not installed or fails.
     """
     program = need_eflomal()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        # Case tells the aligner little, and makes words rarer.
-        write_lower_case([source for source, _ in pairs], folder / "source")
-        write_lower_case([target for _, target in pairs], folder / "target")
+        write_words([source for source, _ in text], folder / "source")
+        write_words([target for _, target in text], folder / "target")
         options = ["-s", "source", "-t", "target", "-f", "forward", "-r", "backward"]
         done = subprocess.run(
             [program, *options], cwd=folder, capture_output=True, text=True, check=False
@@ -227,21 +264,26 @@ def links(pairs: Sequence[AlignedPair]) -> dict[str, Links]:
         outputs = [folder / "forward", folder / "backward"]
         if done.returncode or not all(file.exists() for file in outputs):
             raise HeadwiseError(
-                f"{PROGRAM} failed on {len(pairs)} sentence pairs: {done.stderr.strip()[-300:]}"
+                f"{PROGRAM} failed on {len(text)} sentence pairs: {done.stderr.strip()[-300:]}"
             )
         forward, backward = map(read_links, outputs)
 
-    in_both = {}
-    for (source, _), (there, _), (back, _) in zip(pairs, forward, backward, strict=True):
-        in_both[source.sentence.id] = there & back
-    return in_both
+    in_both = []
+    for (there, _), (back, _) in zip(forward, backward, strict=True):
+        in_both.append((there & back, there & back))
+    return WordLinks(in_both, apart=True)
 
 
-def write_lower_case(sentences: Sequence[Aligned], file: Path) -> None:
-    """Write the words of sentences as eflomal reads them: a line each, with blanks between words."""
+def write_words(texts: Iterable[str], file: Path) -> None:
+    """Write the words and punctuation marks of sentences as eflomal reads them: a line each, with blanks between them, so
+    that it counts as many as `split_into_words` does."""
     lines = []
-    for aligned in sentences:
-        forms = [word.form.lower() for word in aligned.sentence.words]
+    for text in texts:
+        forms = []
+        for word in split_into_words(text, "").words:
+            # Case tells the aligner little, and makes words rarer. Some control characters part words in Python.
+            form = "".join(word.form.lower().split())
+            forms.append(form or "_")
         lines.append(" ".join(forms) + "\n")
     file.write_text("".join(lines), encoding="utf-8")
 
@@ -266,14 +308,19 @@ def read_later(writing: Passage) -> Passage:
     return replace(writing, word_of=torch.where(writing.mask, word_of, -1))
 
 
-def read_links(path: str | PathLike[str]) -> list[Gold]:
+def read_links(path: str | PathLike[str]) -> WordLinks:
     """Reference links, a line for each sentence pair: `0-0 1-2 1p3`, source and target word counted from 0.
 
-    `-` is a sure link, `p` or `?` a possible one. Words are what blanks separate.
+    `-` is a sure link, `p` or `?` a possible one. Words are what blanks separate; behind a first line APART also
+    punctuation marks are words of their own.
     """
     file: Path = existing_file(path)
     pairs: list[Gold] = []
+    apart = False
     for number, line in enumerate(read_lines(file), start=1):
+        if number == 1 and line == APART:
+            apart = True
+            continue
         sure = set()
         possible = set()
         for link in line.split():
@@ -288,18 +335,13 @@ def read_links(path: str | PathLike[str]) -> list[Gold]:
             if match[2] == "-":
                 sure.add(words)
         pairs.append((frozenset(sure), frozenset(possible)))
-    return pairs
+    return WordLinks(pairs, apart)
 
 
 def links_of(
-    pairs: Sequence[AlignedPair],
-    text: Sequence[tuple[str, str]],
-    gold: Sequence[Gold] | None,
+    pairs: Sequence[AlignedPair], text: Sequence[tuple[str, str]], gold: Sequence[Gold]
 ) -> dict[str, Gold]:
-    """The links of some pairs of a text by the id of the sentence: its reference links, without any those of eflomal,
-    which are sure."""
-    if gold is None:
-        return {name: (both, both) for name, both in links(pairs).items()}
+    """The links of some pairs of a text by the id of the sentence."""
     return {pair[0].sentence.id: merged(pair, text, gold) for pair in pairs}
 
 
@@ -360,27 +402,29 @@ def check_links(text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> None:
         raise HeadwiseError(
             f"There are links for {len(gold)} sentence pairs, but {len(text)} pairs: give a line each."
         )
+    words = counted_words(gold)
     pairs = zip(text, gold, strict=True)
     for number, ((source, target), (_, possible)) in enumerate(pairs, start=1):
-        source_words = len(source.split())
-        target_words = len(target.split())
+        source_words = len(words(source, "").words)
+        target_words = len(words(target, "").words)
         for read, written in sorted(possible):
             if read >= source_words or written >= target_words:
                 raise HeadwiseError(
                     f"Line {number} has the link {read}-{written}, but the pair has {source_words} "
-                    f"and {target_words} words: links count words between blanks, from 0."
+                    f"and {target_words} words: links count words between blanks, from 0, or, behind a first line "
+                    f"'{APART}', those too."
                 )
 
 
 def merged(pair: AlignedPair, text: Sequence[tuple[str, str]], gold: Sequence[Gold]) -> Gold:
     """The links of a pair, in the words that are left where subwords cover several words."""
     number = int(pair[0].sentence.id)
+    words = counted_words(gold)
     indices = []  # by side, the new index of each word
     for side, line in zip(pair, text[number], strict=True):
         starts = [start for start, _ in side.sentence.spans]
-        plain = Annotated.plain(line)
-        # The word in which the first letter of a word between blanks is.
-        indices.append([bisect_right(starts, start) - 1 for start, _ in plain.spans])
+        # The word in which the first letter of a word that links count is.
+        indices.append([bisect_right(starts, start) - 1 for start, _ in words(line, "").spans])
     source_index, target_index = indices
 
     sure, possible = gold[number]

@@ -40,10 +40,13 @@ from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import Given
 from headwise.roles.alignment import (
+    LINKS,
     AlignedPair,
     Gold,
     LinkedText,
     PromptTemplate,
+    WordLinks,
+    drawn_links,
     links_of,
     need_eflomal,
     pairs_for,
@@ -77,6 +80,7 @@ class AlignmentHeads(Result):
     measure on the whole text, columns of ALIGNMENT. sets: the error on the half that did not choose, a row for `chosen`,
     `best head`, and `own` where the model names alignment heads already; baseline: the best rule without attention;
     difference, difference_low, difference_high: from `own`, with its paired interval. signature: how they were found.
+    links: those that eflomal drew, which are written into LINKS and can be given to another run.
     """
 
     heads: list[Head]
@@ -84,8 +88,9 @@ class AlignmentHeads(Result):
     table: pd.DataFrame
     sets: pd.DataFrame
     signature: dict[str, Any]
+    links: WordLinks | None = None
 
-    FILES = (ALIGNMENT.file, ALIGNMENT_SETS.file, "alignment.json")
+    FILES = (ALIGNMENT.file, ALIGNMENT_SETS.file, "alignment.json", LINKS)
     TOP = ("set", "measure", "value", "low", "high")
 
     @property
@@ -137,8 +142,10 @@ class AlignmentHeads(Result):
             "better_than_own": self.better_than_own,
             "signature": self.signature,
         }
-        contents = (table, sets, json.dumps(facts, indent=1) + "\n")
-        return dict(zip(self.FILES, contents, strict=True))
+        contents = [table, sets, json.dumps(facts, indent=1) + "\n"]
+        if self.links is not None:
+            contents.append(self.links.written())
+        return dict(zip(self.FILES, contents, strict=False))
 
     @property
     def summary(self) -> str:
@@ -181,6 +188,8 @@ class AlignmentPairs(AlignmentData):
     ) -> tuple[AlignmentBatches, Sequence[Half], Report]:
         text = list(self.text)
         gold = self.text.gold if isinstance(self.text, LinkedText) else None
+        if gold is None:
+            gold = subject.links = drawn_links(text)
         pairs = subword_pairs(subject, text, gold, self.template)
         reference = links_of(pairs, text, gold)
         # Always by seed 0: the seed of `align` draws intervals alone.
@@ -222,9 +231,10 @@ def align(
     targets a translation model writes itself; for Whisper speech with word times. prompt: for a language model, how it
     is asked, such as "{source} => {target}". one_layer: only heads of one layer, as CTranslate2 and Marian average
     them. seed: of the resamples that intervals are made of, and of nothing else: the halves and the heads are the same
-    for every seed. Heads are chosen on one half of the text, and confirmed and compared with `model.alignment_heads` on
-    the other. To keep them in a model, where `found.confirmed` and `found.better_than_own`: `model.alignment_heads =
-    found.heads`, then `model.save(folder)`. Raises HeadwiseError for a model that cannot align, and for other text.
+    for every seed, and eflomal has none. Heads are chosen on one half of the text, and confirmed and compared with
+    `model.alignment_heads` on the other. To keep them in a model, where `found.confirmed` and `found.better_than_own`:
+    `model.alignment_heads = found.heads`, then `model.save(folder)`. Raises HeadwiseError for a model that cannot align,
+    and for other text.
     """
     check_seed(seed)
     model = as_model(model)
@@ -250,7 +260,7 @@ def align(
         seed=seed,
         coverage={name: asdict(each) for name, each in subject.coverage.items()},
     )
-    return AlignmentHeads(*found, signature)
+    return AlignmentHeads(*found, signature, subject.links)
 
 
 def alignment_data(model: Model, text: LinkedText | AnyText, prompt: str | None) -> AlignmentData:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
-from headwise.data.annotated import Annotated, split_into_words
+from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import Discovery, evaluating, start_token
@@ -33,10 +33,13 @@ from headwise.roles.alignment import (
     AlignedPair,
     Gold,
     PromptTemplate,
+    WordLinks,
     aligned_pairs,
     aligner,
     check_links,
+    counted_words,
     decoder_sides,
+    drawn_links,
     links_of,
 )
 from headwise.roles.halves import Half, Halved, document_of, halve, halves_of, in_half, in_turn
@@ -81,6 +84,7 @@ class Subject:
     """The tested model, its tokenizer and heads, and the options of the tests.
 
     coverage: what was used of each text. warnings: sentences on tests that could not be made and on the halves of texts.
+    links: those that eflomal drew.
     """
 
     model: PreTrainedModel
@@ -89,6 +93,7 @@ class Subject:
     options: RoleOptions = field(default_factory=RoleOptions)
     coverage: dict[str, Coverage] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    links: WordLinks | None = None
 
     @property
     def kind(self) -> Kind:
@@ -369,9 +374,11 @@ def on_pairs(
         raise HeadwiseError(
             f"Sentence pairs were given, but a {type(subject.model).__name__} does not translate: leave them out."
         )
+    if gold is None and aligner() is not None:
+        gold = subject.links = drawn_links(text)
     pairs = subword_pairs(subject, text, gold)
     links = None
-    if gold is not None or aligner() is not None:
+    if gold is not None:
         links = {name: both for name, (_, both) in links_of(pairs, text, gold).items()}
     arguments = {"links": links}
     if links is None:
@@ -405,7 +412,7 @@ def subword_pairs(
         subject.limit,
         subject.coverage.setdefault("source", Coverage()),
         subject.coverage.setdefault("target", Coverage()),
-        split_into_words if gold is None else Annotated.plain,
+        counted_words(gold),
         prompt,
     )
     if not pairs:

@@ -30,7 +30,7 @@ from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import Given
-from headwise.roles.alignment import LinkedText
+from headwise.roles.alignment import LINKS, LinkedText, WordLinks, read_links
 from headwise.roles.causal import needed_effects, no_effects
 from headwise.roles.halves import random_half
 from headwise.roles.induction import LENGTH, REPEATS
@@ -75,7 +75,8 @@ class Roles(Result):
     what the roles of a language model are good for, with each head off (`causal_effects`). examples: a sentence for the
     best head of each category of roles. absent: expected roles that no head has, with the reason. low_support: measures
     with too few tokens in the text. coverage: counts of used and unused sentences, by text. warnings: sentences for
-    readers of the numbers. signature: how the roles were found.
+    readers of the numbers. signature: how the roles were found. links: those that eflomal drew between sentence pairs,
+    which are written into LINKS and can be given to another run.
     """
 
     heads: HeadMap
@@ -91,6 +92,7 @@ class Roles(Result):
     causal: pd.DataFrame = field(default_factory=pd.DataFrame)
     examples: list[dict[str, Any]] = field(default_factory=list)
     signature: dict[str, Any] = field(default_factory=dict)
+    links: WordLinks | None = None
 
     FILES = (
         "labels.csv",
@@ -101,6 +103,7 @@ class Roles(Result):
         "causal.csv",
         "examples.json",
         "facts.json",
+        LINKS,
     )
 
     TOP = ("head", "role", "value", "low", "high", "baseline")
@@ -155,6 +158,8 @@ class Roles(Result):
         }
         contents["facts.json"] = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
         contents["examples.json"] = json.dumps(self.examples, ensure_ascii=False) + "\n"
+        if self.links is not None:
+            contents[LINKS] = self.links.written()
         return contents
 
     def plot(self) -> HeadGrid:
@@ -183,6 +188,7 @@ class Roles(Result):
             for name, counts in facts["coverage"].items():
                 known = {field.name: counts[field.name] for field in fields(Coverage)}
                 coverage[name] = Coverage(**known)
+            links = read_links(place / LINKS) if (place / LINKS).is_file() else None
             return cls(
                 heads=HeadMap(**facts["signature"]["heads"]).only(
                     dict.fromkeys(found["labels"]["kind"])
@@ -193,6 +199,7 @@ class Roles(Result):
                 },
                 coverage=coverage,
                 examples=read_json(place / "examples.json", list),
+                links=links,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise HeadwiseError(
@@ -280,6 +287,7 @@ def find_roles(
 
     result = conclude(model.heads, passes, seed if intervals else None, subject.coverage, effects)
     result.warnings += subject.warnings
+    result.links = subject.links
     mark_sliding_layers(result, model.discovery)
     return result
 

@@ -47,7 +47,8 @@ Links = Annotated[
     Path | None,
     typer.Option(
         "--links",
-        help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's",
+        help="reference links of the pairs, such as 0-0 1-2 1p3; else eflomal's, which has no seed: links.txt beside the "
+        "results keeps them for another run",
         hidden=True,
     ),
 ]
@@ -472,6 +473,7 @@ def pairs_of(
     """The sentence pairs, or the one side of them, that --text names, with their reference links; or the dev pairs of the
     study whose folder is the model."""
     import headwise as hw
+    from headwise.roles.alignment import LinkedText
 
     pairs: Any
     if spec and one_sided(spec):
