@@ -203,10 +203,18 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
     given = provided(model, text)
     kind = type(model.hf).__name__
     free = [name for name, entry in measure.items() if not entry.needs]
+    no_loss = (
+        f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its language-model head, or "
+        f"choose from {', '.join(free)}."
+    )
+    if model.task.has_loss:
+        no_loss = (
+            f"The text says nothing that {model.name}, {model.task.noun}, should answer, so '{{}}' cannot be computed: give "
+            f"{model.task.needs}, or choose from {', '.join(free)}."
+        )
     sentences: dict[MeasureNeed, str] = {
         "text": "'{}' reads text, and recordings or batches were given: choose another measure, or give text.",
-        "loss": f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its "
-        f"language-model head, or choose from {', '.join(free)}.",
+        "loss": no_loss,
         "attention": f"{kind} computes attention in its own code, where headwise sees no queries and keys, so '{{}}' "
         "cannot be computed: score it by gradient, ablation or confidence.",
         "words": f"{model.name} is a {kind}: '{{}}' starts at predicted words, not at classes; ask for gradient or "

@@ -54,7 +54,7 @@ def text_seconds(model: Model, text: Batches) -> float:
     batch = on_device(hf, few_sentences(model, text))
 
     def forward() -> None:
-        if model.task.has_loss:
+        if "loss" in text.provides:
             losses_of(hf, batch)
         else:
             output_of(hf, inputs_of(batch))
@@ -74,6 +74,8 @@ def few_sentences(model: Model, text: Batches) -> dict[str, Any]:
             few = model.task.batches(whole.take(drawn(len(whole), SAMPLE_SENTENCES)))
         except HeadwiseError:  # all of them are too long
             few = text
+    if "loss" not in text.provides:
+        few = few.intact()  # nothing is predicted, so no token is hidden
     batch: Mapping[str, Tensor] = next(few.whole())
     rows = len(batch["labels"])
     width = max(1, batch_positions(batch) // rows)

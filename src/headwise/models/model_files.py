@@ -266,12 +266,17 @@ def folder_of(spec: str | Path) -> Path:
         )
     if (path / "model" / "config.json").exists():
         path = path / "model"
-    has_config = path.exists() and (weights_folder(path) / "config.json").exists()
-    if path.exists() and not has_config and marian_file(path) is None:
-        raise HeadwiseError(
-            f"{spec} cannot be loaded as a model: it has no config.json, and no .npz or .bin of Marian. "
-            f"{instead_of(path)}"
-        )
+    if not path.exists() or marian_file(path) is not None:
+        return path
+    lacks = ""
+    if not (weights_folder(path) / "config.json").exists():
+        lacks = "it has no config.json, and no .npz or .bin of Marian"
+    elif Folder(path).holds == EXPORT and not any(
+        (path / name).exists() for name in (WEIGHTS, INDEX)
+    ):
+        lacks = "it has no weights for transformers"
+    if lacks:
+        raise HeadwiseError(f"{spec} cannot be loaded as a model: {lacks}. {instead_of(path)}")
     return path
 
 

@@ -180,9 +180,14 @@ def score(
 def next_command(
     loaded: Model, words: Sequence[str], again: Sequence[str], scores: Scores
 ) -> list[str]:
-    """The command to try after a score: the same judged, or prune by what was measured. words: the model, and the options
-    that name its text. again: those of the score."""
+    """The command to try after a score: the same judged, or prune by what was measured; none where that cannot run.
+
+    words: the model, and the options that name its text. again: those of the score.
+    """
     measured = list(scores.table["measure"].unique())
+    unlabelled = loaded.task.has_loss and scores.signature["objective"] == "none"
+    if unlabelled or not loaded.task.measured:
+        return []
     if loaded.task.has_loss and scores.faithfulness is None:
         return ["score", *words, *again, "--judge"]
     if "wrong answer" in scores.signature["objective"]:  # no text to prune by

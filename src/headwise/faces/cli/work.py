@@ -91,8 +91,8 @@ class Work:
         first, *others = [name for name in self.files if name in contents]
         self.progress.say(f"Wrote {', '.join([str(self.place / first), *others])}.")
         self.progress.say(memory_line())
-        if next_command is not None:
-            command = shlex.join(["headwise", *next_command(results[0])])
+        if next_command is not None and (words := next_command(results[0])):
+            command = shlex.join(["headwise", *words])
             self.progress.recommend("Next:", command)
         # The one line on standard output, for scripts; all else goes to the error stream.
         typer.echo(str(self.place / first))

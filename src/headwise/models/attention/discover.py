@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
 
 from headwise.core.errors import HeadsMissing, HeadwiseError, shown_value
@@ -226,6 +227,12 @@ def kinds_of(model: nn.Module, calls: list[ProbeCall]) -> list[Kind]:
     Raises HeadwiseError where one softmax is over the target and the source (T5Gemma 2): such heads are of no kind.
     """
     config: Any = model.config
+    if reads_its_source_twice(model):
+        # Its decoder reads as many tokens as its encoder, so lengths say nothing: the model inside is asked.
+        inside: Any = model.base_model
+        seen = observed(inside)[1]
+        known = dict(zip([call.module for call in seen], kinds_of(inside, seen), strict=True))
+        return [known[call.module] for call in calls]
     layout = getattr(config, "headwise_layout", None)
     one_stack: Kind = "encoder-self"
     if layout and not config.is_encoder_decoder:
@@ -320,9 +327,39 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
         rows = slice(1 if pad is None else 0, 2)
         ids = ids[rows]
         inputs |= {"input_ids": shown[rows], "attention_mask": mask[rows]}
+    if reads_its_source_twice(model):
+        return {**inputs, "input_ids": ended(model, inputs["input_ids"], inputs["attention_mask"])}
     if config.is_encoder_decoder:
         inputs["decoder_input_ids"] = ids[:, :TARGET_LENGTH]
     return inputs
+
+
+def reads_its_source_twice(model: nn.Module) -> bool:
+    """Whether a model is an encoder-decoder that writes no words (`BartForSequenceClassification`): its decoder reads the
+    source again, which the model itself shifts, and the answer is at the end."""
+    known: Any = model
+    return bool(
+        known.config.is_encoder_decoder
+        and getattr(model, "main_input_name", "") == "input_ids"
+        and getattr(model, "base_model", model) is not model
+        and known.get_output_embeddings() is None
+    )
+
+
+def ended(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    """Texts B S that end with the token by which a model knows their end, which is nowhere else; mask: where tokens are.
+    The same where the configuration names none."""
+    config: Any = model.config
+    end = getattr(config, "eos_token_id", None)
+    end = end[0] if isinstance(end, list) else end
+    words = getattr(config.get_text_config(), "vocab_size", 0)
+    if not isinstance(end, int) or words < 2:
+        return ids
+    ids = torch.where(ids == end, (end + 1) % words, ids)
+    last = mask.cumsum(1).argmax(1)  # the first of the largest: where the last token is
+    rows = torch.arange(len(ids), device=ids.device)
+    ids[rows, last] = end
+    return ids
 
 
 def probe(model: nn.Module, other_end: bool = False) -> Tensor:
@@ -465,6 +502,11 @@ def classifies(model: nn.Module) -> bool:
         MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     )
     return any(type(model).__name__ in mapping.values() for mapping in named)
+
+
+def tags(model: nn.Module) -> bool:
+    """Whether a model gives logits of classes for every token."""
+    return type(model).__name__ in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values()
 
 
 def start_token(model: nn.Module) -> int:

@@ -27,6 +27,8 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderD
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
+from headwise.models.attention.discover import output_of
+from headwise.models.attention.padding import plain_config
 from headwise.models.marian.network import Ssru
 from headwise.models.model import Model
 from headwise.models.tasks.embedding import Embedding
@@ -154,10 +156,27 @@ class GraphModule(nn.Module):
         return torch.stack([layers[head.layer][:, head.head] for head in self.attention[kind]], 1)
 
 
-def encode(hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
-    """Token ids B K and their mask to the model's first output: logits, or hidden states B K M."""
-    given = hf(**inputs)
-    return [given[0]], given
+def encode(outputs: Sequence[str], hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
+    """Token ids B K and their mask to outputs of the model by name: logits, or hidden states B K M."""
+    given = hf(**inputs, return_dict=True)
+    return [given[name] for name in outputs], given
+
+
+def answers_of(model: Model, inputs: dict[str, Tensor]) -> list[str]:
+    """What a model answers without writing words, by its own names: `logits` of classes, `start_logits` and `end_logits`
+    of an answer in a text; of a model of embeddings its last states alone."""
+    if isinstance(model.task, Embedding):
+        return ["last_hidden_state"]
+    with torch.no_grad():
+        try:
+            given = output_of(model.hf, inputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise HeadwiseError(
+                f"This model's code cannot be turned into a graph ({reason})."
+            ) from error
+    tensors = [name for name, value in given.items() if isinstance(value, Tensor)]
+    return [name for name in tensors if not name.endswith("hidden_state")]
 
 
 def language_step(layers: int, hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
@@ -235,9 +254,10 @@ def graphs(model: Model, attention: Sequence[Head] = ()) -> list[Graph]:
         )
 
     kinds = model.heads.kinds
-    if not cached:
-        output = "last_hidden_state" if isinstance(model.task, Embedding) else "logits"
-        return [graph("model", kinds, encode, source, source_sizes, [output])]
+    if not cached or model.hf.get_output_embeddings() is None:
+        outputs = answers_of(model, source)
+        step: Step = partial(encode, outputs)
+        return [graph("model", kinds, step, source, source_sizes, outputs)]
 
     layers = len(cached)
     past, past_sizes = states(model, "past", PAST, dict(enumerate(cached)))
@@ -252,7 +272,7 @@ def graphs(model: Model, attention: Sequence[Head] = ()) -> list[Graph]:
             "attention_mask": ids.new_ones(BATCH, PAST + TOKENS),
         }
         sizes = {"input_ids": next_size, "attention_mask": {0: "batch", 1: "total"}}
-        step: Step = partial(language_step, layers)
+        step = partial(language_step, layers)
         return [graph("model", kinds, step, inputs | past, sizes | past_sizes, outputs)]
 
     shapes = cached_shapes(model, "cross")
@@ -401,8 +421,11 @@ def pooling_notes(model: Model) -> list[str]:
 
 
 def save_tokenizer(model: Model, folder: Path) -> None:
+    """Write what a program needs beside a graph: the tokenizer, and the names of classes."""
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
+    if model.task.output == "classification":
+        plain_config(model.hf).save_pretrained(folder)
 
 
 @contextmanager

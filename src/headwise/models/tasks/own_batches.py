@@ -14,7 +14,13 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError, shown_value
 from headwise.models.attention.capture import capture
-from headwise.models.attention.discover import Discovery, evaluating, output_of, start_token
+from headwise.models.attention.discover import (
+    Discovery,
+    evaluating,
+    output_of,
+    reads_its_source_twice,
+    start_token,
+)
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.tasks.objective import (
     asked_tokens,
@@ -86,7 +92,7 @@ class OwnBatches:
         """A batch with labels where their logits are, and with the places of its tokens."""
         tensors, labels, hf = dict(batch), batch["labels"], self.hf
         ids = tensors.get("input_ids")
-        if hf.config.is_encoder_decoder:
+        if hf.config.is_encoder_decoder and not reads_its_source_twice(hf):
             if "decoder_input_ids" not in tensors:
                 tensors["decoder_input_ids"] = decoder_inputs(
                     labels, start_token(hf), hf.config.pad_token_id or 0
@@ -95,6 +101,7 @@ class OwnBatches:
             ids is not None
             and labels.shape == ids.shape
             and "decoder-self" in self.discovery.heads.kinds
+            and hf.get_output_embeddings() is not None
         ):
             # A causal model of transformers shifts its labels by itself.
             ahead = torch.full_like(labels, IGNORED)

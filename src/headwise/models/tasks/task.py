@@ -58,6 +58,7 @@ class Task(ABC):
     also_reads: ClassVar[tuple[Any, ...]] = ()  # other classes of text, each with `is_named_by`
     provides: ClassVar[frozenset[Need]]  # what measures may ask for
     quality: ClassVar[QualityMeasure]
+    measured: ClassVar[bool] = True  # whether headwise can say how good such a model is
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
     trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads

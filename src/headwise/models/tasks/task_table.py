@@ -17,12 +17,16 @@ from headwise.models.tasks import Task
 from headwise.models.tasks.classification import Classification
 from headwise.models.tasks.embedding import Embedding, PairEmbedding
 from headwise.models.tasks.language_model import LanguageModel, MaskedLanguageModel
+from headwise.models.tasks.tagging import Tagging
 from headwise.models.tasks.translation import Translation
+from headwise.models.tasks.unmeasured import Unmeasured
 from headwise.models.tasks.without_package import SpeechWithoutPackage
 
 # A model has the first task that fits it; the last one fits all that are left.
 OWN_TASKS: tuple[type[Task], ...] = (
     Classification,
+    Tagging,
+    Unmeasured,
     PairEmbedding,
     Embedding,
     SpeechWithoutPackage,

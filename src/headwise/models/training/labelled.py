@@ -14,8 +14,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.core.errors import HeadwiseError
+from headwise.data.tagged import TaggedText
 from headwise.data.text import LabelledText
-from headwise.models.attention.discover import evaluating, output_of
+from headwise.models.attention.discover import (
+    ended,
+    evaluating,
+    output_of,
+    reads_its_source_twice,
+)
 from headwise.models.attention.offload import device_of
 from headwise.models.training.language import filler
 from headwise.models.training.token_batches import (
@@ -52,7 +58,7 @@ class Labelled(TrainingData):
         refuse_other_class_loss(model)
 
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
-            return {"ids": tokenizer(rows["text"])["input_ids"]}
+            return {"ids": self.ids_of(rows, tokenizer)}
 
         self.dataset = mapped(text, tokenizer, ids, cache)
         self.labels = self.labels_of(text, tokenizer, model)
@@ -69,6 +75,13 @@ class Labelled(TrainingData):
             raise HeadwiseError(
                 f"None of the {len(long)} texts has from 1 to {max_length} tokens: give other text."
             )
+
+    def ids_of(
+        self, rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase
+    ) -> list[list[int]]:
+        """The token ids of some rows of a text."""
+        ids: list[list[int]] = tokenizer(rows["text"])["input_ids"]
+        return ids
 
     def labels_of(
         self, text: Any, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
@@ -132,22 +145,95 @@ def padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     return filler(tokenizer) if own is None else int(own)
 
 
+class Tagged(Labelled):
+    """Sentences as token ids, each with the class of its tokens: the tag of a word is the label of its first token, as in
+    the examples of transformers; the others have none."""
+
+    noun = "sentences"
+    by_token = True
+
+    def ids_of(
+        self, rows: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase
+    ) -> list[list[int]]:
+        return [pieces(words.split("\t"), tokenizer)[0] for words in rows["words"]]
+
+    def labels_of(
+        self, text: TaggedText, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+    ) -> Sequence[Sequence[int]]:
+        every = {tag for _, named in text for tag in named} - {str(IGNORED)}
+        numbers = {**class_numbers(sorted(every), text.name, model), str(IGNORED): IGNORED}
+        found = []
+        for words, named in text:
+            _, firsts = pieces(words, tokenizer)
+            found.append([IGNORED if word is None else numbers[named[word]] for word in firsts])
+        return found
+
+
+def pieces(
+    words: list[str], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[int], list[int | None]]:
+    """The tokens of a sentence, and of each which word begins with it; None for special tokens and within a word.
+
+    Words stand with blanks between them, as a text that is tagged later. Raises HeadwiseError where a tokenizer does not
+    say which word a token is of.
+    """
+    if not tokenizer.is_fast:
+        ids: list[int] = tokenizer(words, is_split_into_words=True)["input_ids"]
+        special = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
+        of_words = [n for n, word in enumerate(words) for _ in tokenizer.tokenize(word)]
+        if special.count(0) != len(of_words):
+            raise HeadwiseError(
+                f"A {type(tokenizer).__name__} does not say which word each of its tokens is of, as '{words[0][:30]}': save "
+                "the model with a fast tokenizer (tokenizer.json)."
+            )
+        places = iter(of_words)
+        return ids, first_tokens([None if each else next(places) for each in special])
+    read = tokenizer(" ".join(words), return_offsets_mapping=True, return_special_tokens_mask=True)
+    # The blank before a word is part of it: some tokenizers make it a token of its own.
+    starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]) - 1
+    found = []
+    for (_, end), special in zip(read["offset_mapping"], read["special_tokens_mask"], strict=True):
+        found.append(None if special else int(np.searchsorted(starts, end - 1, "right")) - 1)
+    return read["input_ids"], first_tokens(found)
+
+
+def first_tokens(words: Sequence[int | None]) -> list[int | None]:
+    """By token, its word, for the first token of each; None for all others."""
+    seen = set[int]()
+    firsts: list[int | None] = []
+    for word in words:
+        begins = word is not None and word not in seen
+        firsts.append(word if begins else None)
+        if word is not None:
+            seen.add(word)
+    return firsts
+
+
 def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
     """The class of every text. Raises HeadwiseError for a label that is no class of the model."""
-    config: Any = model.config
-    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
     # Each label once: a data set has millions of texts and a few classes.
     names, inverse = np.unique(np.array(text.dataset["label"], dtype=str), return_inverse=True)
-    if unnamed := [name for name in names.tolist() if name not in known]:
+    numbers = class_numbers(names.tolist(), text.name, model)
+    return np.array([numbers[name] for name in names.tolist()], dtype=np.int64)[inverse]
+
+
+def class_numbers(names: Sequence[str], text: str, model: PreTrainedModel) -> dict[str, int]:
+    """The number of each class that a text names: by `label2id` of the configuration, or all are numbers. text: its name.
+
+    Raises HeadwiseError for a name that is no class of the model.
+    """
+    config: Any = model.config
+    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
+    if unnamed := [name for name in names if name not in known]:
         numbers = {str(number): number for number in range(config.num_labels)}
-        if not {*names.tolist()} <= numbers.keys():
+        if not {*names} <= numbers.keys():
             some = ", ".join(list(known)[:10]) + (" …" if len(known) > 10 else "")
             raise HeadwiseError(
-                f"'{unnamed[-1][:50]}' is a label of {text.name}, but no class of this {type(model).__name__}: give "
+                f"'{unnamed[-1][:50]}' is a label of {text}, but no class of this {type(model).__name__}: give "
                 f"its names ({some}), or only numbers from 0 to {config.num_labels - 1}."
             )
         known = numbers
-    return np.array([known[name] for name in names.tolist()], dtype=np.int64)[inverse]
+    return known
 
 
 def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -176,10 +262,10 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
     mask = torch.ones_like(words)
     mask[0, 4:] = 0
     pad = getattr(config.get_text_config(), "pad_token_id", None)
-    inputs = {
-        "input_ids": words.masked_fill(mask == 0, 0 if pad is None else pad),
-        "attention_mask": mask,
-    }
+    words = words.masked_fill(mask == 0, 0 if pad is None else pad)
+    if reads_its_source_twice(model):
+        words = ended(model, words, mask)
+    inputs = {"input_ids": words, "attention_mask": mask}
     try:
         with evaluating(model), torch.no_grad(), warnings.catch_warnings(action="ignore"):
             logits = getattr(output_of(model, inputs), "logits", None)

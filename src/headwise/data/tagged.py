@@ -1,0 +1,164 @@
+"""Sentences with a tag for each word (names of persons, parts of speech): `TaggedText`, in the formats of CoNLL's tasks
+and of `datasets`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+from headwise.core.errors import HeadwiseError, shown_value
+from headwise.data.lines import existing_file, is_table, whole_lines
+from headwise.data.store import file_key
+from headwise.data.text import TextRows, records_of
+
+WORDS = ("tokens", "words")  # what the columns of words and of tags are called
+TAGS = ("ner_tags", "tags", "labels")
+LOOKED_AT = 200  # lines that show whether a file has a word a line
+COMMENT = re.compile(r"#\s*(id|sent_id|text|newdoc|newpar)\b|#[^\t]*\s=\s")
+DOCUMENT = "-DOCSTART-"  # in place of a word, in files of CoNLL 2003
+
+Row = tuple[list[str], list[str]]  # the words of a sentence and their tags
+
+
+class TaggedText(TextRows):
+    """Sentences with a tag for each word: `len(text)`, iteration over (words, tags), `.lines`, `.head(n)`,
+    `.take(indices)`, `.fingerprint`. Tags are names of a model's classes, or all are their numbers."""
+
+    columns = ("words", "tags")  # with tabs between them
+
+    @classmethod
+    def open(cls, spec: Any, cache: str | PathLike[str] | None = None) -> Self:
+        """A file with a word a line, its tag in the last column and a blank line behind each sentence (CoNLL); or a table
+        (.jsonl, .csv, .tsv) with columns `tokens` and `ner_tags`, `tags` or `labels`. gzip or plain.
+
+        Raises HeadwiseError, with the line, for a sentence with another number of tags than words.
+        """
+        names = [spec] if isinstance(spec, str | PathLike) else list(spec)
+        if len(names) != 1:
+            raise HeadwiseError(f"Tagged text is one file, but {len(names)} were given: {names}.")
+        file = existing_file(names[0])
+        rows = table_rows(file) if is_table(file) else column_rows(file)
+        return cls._write(map(stored, rows), file.name, cache, file_key("tagged", file))
+
+    @classmethod
+    def from_rows(
+        cls, rows: Iterable[Any], name: str = "rows", cache: str | PathLike[str] | None = None
+    ) -> Self:
+        """Rows that are already in Python: (words, tags), or by name, as those of `datasets`. Numbers of tags stay
+        numbers, unless the data set names them."""
+        features = getattr(rows, "features", None)
+        made = (row_of(row, f"Row {number}", features) for number, row in enumerate(rows, start=1))
+        return cls._write(map(stored, made), name, cache)
+
+    def __iter__(self) -> Iterator[Row]:  # type: ignore[override]
+        for words, tags in self.rows():
+            yield words.split("\t"), tags.split("\t")
+
+    def row(self, index: int) -> Row:
+        words, tags = super().row(index)
+        return words.split("\t"), tags.split("\t")
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The sentences, with a blank between words."""
+        return [" ".join(words) for words, _ in self]
+
+
+def is_tagged(spec: Any) -> bool:
+    """Whether a user names a file of tagged sentences: a table with such columns, or a word a line with as many columns
+    in all lines, at least two."""
+    names = [spec] if isinstance(spec, str | PathLike) else list(spec)
+    if len(names) != 1 or str(names[0]).startswith("datasets:"):
+        return False
+    file = existing_file(names[0])
+    if is_table(file):
+        first = next(iter(whole_lines(file)))
+        return any(name in first for name in WORDS)
+    lines = [line.split() for line in islice(whole_lines(file), LOOKED_AT)]
+    counts = {len(columns) for columns in lines if columns and columns[0] not in (DOCUMENT, "#")}
+    return len(counts) == 1 and min(counts) >= 2
+
+
+def stored(row: Row) -> tuple[str, str]:
+    """A sentence as it is kept."""
+    words, tags = row
+    return "\t".join(words), "\t".join(tags)
+
+
+def column_rows(file: Path) -> Iterator[Row]:
+    """The sentences of a file with a word a line."""
+    words: list[str] = []
+    tags: list[str] = []
+    width = 0
+    for number, line in enumerate(whole_lines(file), start=1):
+        columns = line.split("\t") if "\t" in line.strip() else line.split()
+        columns = [" ".join(column.split()) for column in columns]
+        if not any(columns) or columns[0] == DOCUMENT:
+            if words:
+                yield words, tags
+            words, tags = [], []
+            continue
+        if not words and COMMENT.match(line):
+            continue
+        width = width or len(columns)
+        if len(columns) != width or width < 2 or not columns[0] or not columns[-1]:
+            raise HeadwiseError(
+                f"Line {number} of '{file}' has {len(columns)} columns: there must be a word and its tag, in as many "
+                f"columns as in the first line{f' ({width})' if width > 1 else ''}, and a blank line behind each sentence."
+            )
+        words.append(columns[0])
+        tags.append(columns[-1])
+    if words:
+        yield words, tags
+
+
+def table_rows(file: Path) -> Iterator[Row]:
+    """The sentences of a table, one a row."""
+    for record, where in records_of(file):
+        if record:
+            yield row_of(record, where)
+
+
+def row_of(row: Any, where: str, features: Any = None) -> Row:
+    """The words and tags of a row in Python. features: of a data set, which may name the numbers of tags."""
+    if isinstance(row, Mapping):
+        column = next((name for name in WORDS if name in row), None)
+        tagged = next((name for name in TAGS if name in row), None)
+        if column is None or tagged is None:
+            raise HeadwiseError(
+                f"{where} has {', '.join(map(str, row)) or 'no column'}: give tokens and ner_tags, tags or labels."
+            )
+        words, tags = listed(row[column]), listed(row[tagged])
+        names = getattr(getattr((features or {}).get(tagged), "feature", None), "names", None)
+        if names:
+            tags = [names[tag] for tag in tags]
+    elif isinstance(row, list | tuple) and len(row) == 2:
+        words, tags = map(listed, row)
+    else:
+        raise HeadwiseError(f"{where} is {shown_value(row)}: give its words and their tags.")
+    if len(words) != len(tags):
+        raise HeadwiseError(
+            f"{where} has {len(words)} words and {len(tags)} tags: there must be a tag for each word."
+        )
+    clean = [" ".join(str(word).split()) for word in words]
+    named = [" ".join(str(tag).split()) for tag in tags]
+    # A word of blanks alone is none that a tokenizer sees.
+    both = [(word, tag) for word, tag in zip(clean, named, strict=True) if word and tag]
+    return [word for word, _ in both], [tag for _, tag in both]
+
+
+def listed(cell: Any) -> list[Any]:
+    """The words of a cell: a list, or text of one (`['EU', 'rejects']`), or words with blanks between them."""
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        try:
+            cell = ast.literal_eval(cell.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            cell = cell.strip().strip("[]")  # as NumPy writes numbers: [0 3 0]
+    if cell is None:
+        return []
+    return cell.split() if isinstance(cell, str) else list(cell)
