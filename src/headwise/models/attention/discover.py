@@ -489,6 +489,16 @@ def output_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     return model(**inputs, **without_cache(model))
 
 
+def logits_in(output: Any) -> Tensor | None:
+    """The logits in what a model gives; None where it has none. Models of two tasks (BertForPreTraining) call those of
+    words `prediction_logits`."""
+    for name in ("logits", "prediction_logits"):
+        logits: Tensor | None = getattr(output, name, None)
+        if logits is not None:
+            return logits
+    return None
+
+
 def without_cache(model: nn.Module) -> dict[str, bool]:
     """The argument that makes a model's forward keep no cache; none for models without one."""
     config: Any = model.config

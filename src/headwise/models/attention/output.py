@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from headwise.core.errors import HeadwiseError
 from headwise.models.attention.discover import output_of
 from headwise.models.attention.offload import loaded
 
@@ -175,7 +176,7 @@ def run_layers(model: nn.Module, inputs: Mapping[str, Tensor]) -> None:
     """One forward without a cache for its hooks alone: it ends before the output layer, whose logits nobody reads."""
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if isinstance(head, nn.Linear):
-        states_before(head, partial(output_of, model), {"inputs": inputs})
+        given_to(head, partial(output_of, model), {"inputs": inputs})
     else:
         output_of(model, inputs)
 
@@ -187,7 +188,19 @@ class AtOutputLayer(Exception):
 def states_before(
     layer: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]
 ) -> Tensor:
-    """What a forward gives to the output layer: B T M."""
+    """What a forward gives to the output layer: B T M. Raises HeadwiseError for a model that does not call it."""
+    states = given_to(layer, forward, inputs)
+    if not states:
+        raise HeadwiseError(
+            "This model uses the weights of its output layer without calling it, so headwise cannot train it."
+        )
+    return states[0]
+
+
+def given_to(
+    layer: nn.Module, forward: Callable[..., Any], inputs: Mapping[str, Any]
+) -> list[Tensor]:
+    """What a forward gives to a layer, where it ends: B T M; nothing where it does not call that layer (MobileBERT)."""
     states: list[Tensor] = []
 
     def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -200,4 +213,4 @@ def states_before(
             forward(**inputs)
     finally:
         hook.remove()
-    return states[0]
+    return states

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
-from headwise.models.attention.discover import output_of
+from headwise.models.attention.discover import logits_in, output_of
 from headwise.models.attention.offload import device_of
 from headwise.models.attention.output import Projection, few_logits, projection
 from headwise.models.training.token_batches import IGNORED
@@ -105,7 +105,7 @@ def query_masks(batch: Mapping[str, Tensor], prompts: bool = False) -> dict[str,
 
 def predict(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """The logits B T V of one forward; those of classes are B 1 V. Raises HeadwiseError for a model without."""
-    logits: Tensor | None = getattr(output_of(model, inputs_of(batch)), "logits", None)
+    logits = logits_in(output_of(model, inputs_of(batch)))
     if logits is None:
         raise HeadwiseError(
             f"{type(model).__name__} predicts no words, so its heads cannot be scored by what it predicts: "
@@ -166,10 +166,12 @@ def before_output(
         return None, predict(model, batch)
     with few_logits(model) as seen:
         own = predict(model, batch)
+    # An output layer that runs twice in a forward serves more than the logits; one that never runs, less.
+    if len(seen) != 1:
+        return None, predict(model, batch)
     states = seen[0]
     project = projection(model, states.device)
-    # An output layer that runs twice in a forward serves more than the logits.
-    if project is None or len(seen) > 1:
+    if project is None:
         return None, predict(model, batch)
     # Once for a model: a comparison makes the processor wait for a GPU.
     if model not in PROJECTED:

@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
-from headwise.models.attention.discover import evaluating, output_of, without_cache
+from headwise.models.attention.discover import evaluating, logits_in, output_of, without_cache
 from headwise.models.attention.offload import device_of, loaded
 from headwise.models.attention.output import constants, states_before
 from headwise.models.training.labelled import refuse_other_class_loss, summed_class_loss
@@ -261,7 +261,8 @@ def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., T
         inputs["decoder_input_ids"] = targets
     labels = targets.roll(-1, 1).masked_fill(words == 11, IGNORED)
     with evaluating(model), torch.no_grad():
-        logits = output_of(model, inputs).logits
+        logits = logits_in(output_of(model, inputs))
+        assert logits is not None  # the model has an output layer
         expected = nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), labels.flatten(), reduction="sum"
         )
