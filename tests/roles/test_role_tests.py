@@ -16,6 +16,7 @@ import headwise as hw
 from headwise.core.statistics import cohen_h
 from headwise.core.tables import CONTROLS, TESTS
 from headwise.data.annotated import Annotated
+from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.importance.untrained import untrained
 from headwise.models.attention.discover import output_of
@@ -31,7 +32,7 @@ from headwise.roles.role_data import (
     sample_sentences,
     shuffled,
 )
-from headwise.roles.role_tests import Roles, find_roles
+from headwise.roles.role_tests import Roles, find_roles, warnings
 from refusals import refuses
 from roles.conftest import Reader
 from roles.handmade import between_tokens, between_words, found_in
@@ -233,6 +234,28 @@ def test_text_that_does_not_fit_is_reported(treebank: Treebank, reader: Reader) 
     out = found_in(reader(), treebank, RoleOptions(max_length=20))
     (warning,), left = out.warnings, out.coverage["treebank"].too_long
     assert left > 0 and f"{left} of 400 sentences of the treebank are too long" in warning
+
+
+def test_a_short_training_text_takes_no_other_test_with_it(
+    treebank: Treebank, reader: Reader
+) -> None:
+    model = reader()
+    text = list(islice(treebank, 60))
+    out = found_in(model, text, frequencies=count_tokens([text[0].text], model.tokenizer))
+    assert any(line.startswith("Rare-token heads were not tested") for line in out.warnings)
+    measures = {*out.table["measure"]}
+    assert {"positional.-1", "syntactic.det.to-governor"} <= measures
+    assert not any(measure.startswith("rare.") for measure in measures)
+
+
+def test_words_that_became_one_are_said() -> None:
+    tests = pd.DataFrame({"measure": [], "n": [], "n_again": [], "enough": []}, dtype=float)
+    coverage = {"treebank": Coverage(sentences=9, used=9, words=80, merged_words=20)}
+    (line,) = warnings(coverage, tests)
+    assert line.startswith("20% of the words of the treebank share a subword with a neighbour")
+    assert (
+        warnings({"treebank": Coverage(sentences=9, used=9, words=95, merged_words=5)}, tests) == []
+    )
 
 
 def arcs(sentence: Annotated) -> Counter[tuple[str, str, str]]:

@@ -66,6 +66,11 @@ class Coverage:
         """The share of unknown subwords: near zero for text in the model's language."""
         return self.unknown_subwords / max(self.subwords, 1)
 
+    @property
+    def merged_share(self) -> float:
+        """The share of words that are one with a neighbour: large for languages without blanks."""
+        return self.merged_words / max(self.words + self.merged_words, 1)
+
 
 def align_subwords(
     tokenizer: PreTrainedTokenizerBase,

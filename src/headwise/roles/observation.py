@@ -46,7 +46,7 @@ from headwise.roles.halves import Half, Halved, document_of, halve, halves_of, i
 from headwise.roles.induction import repeated_sequences
 from headwise.roles.passage import Passage, View
 from headwise.roles.probe import AnswerSums, Arc, Probe, pointing
-from headwise.roles.rare import FREQUENT_TOKENS, histogram
+from headwise.roles.rare import FREQUENT_TOKENS, histogram, why_untested
 from headwise.roles.role import RoleTest, role
 from headwise.roles.shape import OPENING, means, opening
 from headwise.roles.templates import Generated, Readout
@@ -297,6 +297,12 @@ def on_treebank(
             f"None of the first {VARIABILITY_SENTENCES} sentences can be used: they have more than {subject.limit} "
             "subwords, or words that the tokenizer drops. Give other text, or raise max_length."
         )
+    if frequencies is not None:
+        some = list(islice(treebank, VARIABILITY_SENTENCES))
+        aligned = align_subwords(subject.tokenizer, some, subject.limit, Coverage())
+        if untested := why_untested(frequencies, aligned):
+            subject.warnings.append(untested)
+            frequencies = None
     arguments = {
         "top": subject.options.top,
         "counts": None if frequencies is None else histogram(frequencies),

@@ -50,6 +50,7 @@ from headwise.roles.probe import AnswerSums, together
 from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
 from headwise.roles.role_data import RoleData, RoleTexts
 
+MERGED = 0.1  # above this share of merged words the words are hardly those of the treebank
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 ROLE_TABLES = {
     "table": TESTS,
@@ -404,6 +405,11 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
         if text.unknown_share > FOREIGN:
             lines.append(
                 f"{text.unknown_share:.0%} of the subwords of the {name} are unknown: another language?"
+            )
+        if text.merged_share > MERGED:
+            lines.append(
+                f"{text.merged_share:.0%} of the words of the {name} share a subword with a neighbour, and were tested as "
+                "one with it."
             )
         if text.too_long:
             lines.append(

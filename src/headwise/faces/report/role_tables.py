@@ -102,7 +102,10 @@ def _text_facts(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]
         split = part["split_words"] / max(part["words"], 1)
         unknown = part["unknown_subwords"] / max(part["subwords"], 1)
         used = f"{part['used']:,} of {part['sentences']:,} sentences used, {part['words']:,} words"
+        merged = part["merged_words"] / max(part["words"] + part["merged_words"], 1)
         shares = f"{percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords"
+        if part["merged_words"]:
+            shares += f", {percent(merged, 1)} one with a neighbour by a subword of both"
         text.append((capital(name), f"{used}; {shares}", ""))
 
     for warning in found.facts["warnings"]:
