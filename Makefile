@@ -8,7 +8,7 @@
 #   make attack  files and settings mutated, command lines mistyped, runs damaged and killed: MINUTES=60, SEED=0
 #   make planted  some forty mistakes planted in the source, one at a time: which does the suite find? runs/planted.json; hours
 #   make families  what headwise makes of every class in transformers, in runs/families.csv, and src/headwise/models/families.csv,
-#                  the table that `headwise families` prints: an hour
+#                  the table of docs/families.md: an hour
 #   make docs    the Python reference and the site, in site/
 #   make package  sdist and wheel in dist/, and the wheel tried in an environment of its own
 #   make oldest  the tests but the slow ones, with the oldest versions that pyproject.toml allows; make newest, with the

@@ -282,7 +282,6 @@ def command_lines(shop: Path) -> list[list[str]]:
         ["export", lm, "--to", "torch"],
         ["export", lm, "--list"],
         ["push", lm, "owner/name", "--dry-run"],
-        ["families", "llama"],
         ["check", small, "--original", lm],
         ["check", lm],
         ["check", marian],
@@ -301,7 +300,6 @@ def command_lines(shop: Path) -> list[list[str]]:
         ["study", plan, "--set", "pruning=[]"],
         ["report", run],
         ["compare", run, run],
-        ["animate", run, "--out", "gates.gif"],
         ["train", "--text", tsv, "--dev", tsv, "--set", "training.epochs=1"],
         ["data", "list"],
     ]

@@ -248,7 +248,6 @@ class TestNamedFiles:
         for call in (
             lambda: hw.report(name),
             lambda: hw.compare(tmp_path, name, tmp_path / "out"),
-            lambda: hw.animate(name, tmp_path / "gates.gif"),
             lambda: refuse_others(Plan(name="n"), Path(name)),
         ):
             with pytest.raises(HeadwiseError, match=f"cannot be a folder .*{sentence}"):

@@ -122,7 +122,6 @@ def study(world: Any) -> None:
     run_study(plan, folder, QUIET, report=hw.report)
     shutil.copytree(folder, world.folder / "other")
     hw.compare(folder, world.folder / "other", world.folder / "comparison")
-    hw.animate(folder, world.folder / "gates.gif")
 
 
 def aligned(world: Any) -> None:
@@ -167,7 +166,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "a model from random weights": lambda world: build_model(
         Architecture(width=16, heads=2, encoder_layers=1, decoder_layers=1), letters(), seed=4
     ),
-    "study, report, compare, animate": study,
+    "study, report, compare": study,
     "align": aligned,
     "lab": lab,
 }

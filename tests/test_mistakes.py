@@ -156,7 +156,6 @@ MISTAKES = [
     ("study ./lm", "is a folder: give the path of a TOML file"),
     ("study a.txt", "not valid TOML"),
     ("study plan.toml --only prunning", "(did you mean 'prune'?), but the stages are"),
-    ("animate lm --out gates.mp4", "gif"),
 ]
 
 

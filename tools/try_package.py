@@ -63,7 +63,7 @@ def main() -> None:
     assert here.is_relative_to(Path(sys.prefix).resolve()), f"{here} is not the installed headwise"
     print(f"{import_all()} modules load from {here.parent}")
     assert run("--version").strip() == version("headwise")
-    for words in ("--help", "families", "demo --help", "data list"):
+    for words in ("--help", "demo --help", "data list"):
         run(*words.split())
     print(run("score", "nowhere", fails=True), end="")
     changes = [word for change in SMALL for word in ("--set", change)]

@@ -23,7 +23,7 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 from headwise.core.errors import HeadwiseError
-from headwise.faces.report import animate, compare, report
+from headwise.faces.report import compare, report
 
 if TYPE_CHECKING:
     from headwise.core.heads import Head
@@ -136,7 +136,6 @@ __all__ = [
     "Run",
     "report",
     "compare",
-    "animate",
     "lab",
     "HeadwiseError",
     "__version__",

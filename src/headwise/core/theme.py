@@ -61,7 +61,6 @@ def ranges(palette: Palette) -> dict[str, list[str]]:
         "heatmap": palette["heatmap"].split(),
         "ordinal": palette["layers"].split(),
         "diverging": [second, card, accent],
-        "opening": [card, accent],
     }
 
 

@@ -1,4 +1,4 @@
-"""The animation of gates: its numbers, its files, and the player in a real browser."""
+"""The animation of gates: its numbers, and the player in a real browser."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
 
-from faces.report.made import KEPT, LABELS, make_run
+from faces.report.made import LABELS
 from faces.report.part_page import part_page
-from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head
 from headwise.core.options import Rule
-from headwise.faces.report import animate
 from headwise.faces.report.gate_history import (
     FRAMES,
     animation,
@@ -129,39 +125,6 @@ def test_the_plan_of_a_sweep_says_its_rule(run: FinishedRun) -> None:
 def test_models_logged_at_other_steps_keep_their_last_value(run: FinishedRun) -> None:
     (history,) = gate_histories(with_gates(run, [[0.9], [0.5], [0.1]]))
     assert history.at([0, 5, 10, 25, 99]).ravel().tolist() == [0.9, 0.9, 0.5, 0.1, 0.1]
-
-
-@pytest.fixture(scope="module")
-def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder whose gates were logged eleven times."""
-
-    def fewer(table: pd.DataFrame) -> pd.DataFrame:
-        return table[table["step"] % 200 == 0]
-
-    logs = {f"gates/{setting}.csv": fewer for setting in KEPT}
-    return make_run(tmp_path_factory.mktemp("short"), logs)
-
-
-def test_a_gif_has_all_frames_and_plays_forever(short: Path, tmp_path: Path) -> None:
-    (tmp_path / "gates.gif").write_text("of an earlier time")
-    path = animate(short, tmp_path / "gates.gif")
-    assert path.stat().st_size < 200_000
-    with Image.open(path) as made:
-        assert made.n_frames == 11  # type: ignore[attr-defined]
-        assert made.info["loop"] == 0
-        first = np.asarray(made.convert("RGB")).astype(int)
-        made.seek(10)
-        last = np.asarray(made.convert("RGB")).astype(int)
-    assert (np.abs(first - last).max(axis=2) > 100).sum() > 20 * 100  # many squares have gone pale
-
-
-def test_what_cannot_be_written_is_refused(run: FinishedRun, tmp_path: Path) -> None:
-    with pytest.raises(HeadwiseError, match=r"ends in \.gif"):
-        animate(run.folder, tmp_path / "gates.webm")
-    bare = make_run(tmp_path / "bare", {"gates": None})
-    with pytest.raises(HeadwiseError, match="no gates were trained"):
-        animate(bare, tmp_path / "gates.gif")
-    assert [path.name for path in tmp_path.iterdir()] == ["bare"]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What headwise does with each of many families of models: the table that `headwise families` prints.
+"""What headwise does with each of many families of models: the table of docs/families.md.
 
     python tests/models/attention/every_family.py [--quick] [FAMILY ...]
 

@@ -25,10 +25,10 @@ from headwise.core.errors import OUR_MISTAKE, HeadwiseError
 from headwise.core.progress import write
 from headwise.faces.cli.analysis import align, match, roles, score
 from headwise.faces.cli.command import Command, Commands
-from headwise.faces.cli.resources import data_get, data_list, families, lab, translate
+from headwise.faces.cli.resources import data_get, data_list, lab, translate
 from headwise.faces.cli.signals import Stopped, stoppable, write_error
 from headwise.faces.cli.smaller_models import check, evaluate, export, prune, push
-from headwise.faces.cli.studies import animate, compare, demo, report, study, train
+from headwise.faces.cli.studies import compare, demo, report, study, train
 
 app = typer.Typer(
     cls=Commands,
@@ -79,12 +79,10 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         study: "headwise study plan.toml --dry-run",
         train: "headwise train --text train.en --text train.de --dev dev.en --dev dev.de",
         compare: "headwise compare runs/demo runs/other",
-        animate: "headwise animate runs/demo --out gates.gif",
     },
     "More": {
         align: "headwise align my-model --text dev.en --text dev.de",
         match: "headwise match seed-1 seed-2 --text dev.en --text dev.de",
-        families: "headwise families llama",
     },
 }
 

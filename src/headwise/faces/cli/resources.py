@@ -1,4 +1,4 @@
-"""Commands around a model: `lab`, `translate`, `families`, `data list`, `data get`."""
+"""Commands around a model: `lab`, `translate`, `data list`, `data get`."""
 
 from __future__ import annotations
 
@@ -129,33 +129,6 @@ def standard_input() -> list[str]:
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []
     refuse_other_formats("Standard input", lines[:LOOKED_AT])
     return lines
-
-
-def families(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="a model's folder or name, or part of a family's or a class's name; all without one"
-        ),
-    ] = "",
-) -> None:
-    """What works with a family of models, and why not more."""
-    from headwise.models.families import family_rows as rows_of
-
-    rows = rows_of(name)
-    console = Console(highlight=False)
-    facts = [*rows[0]][3:-1]  # what works; before them what the class is, behind them the reasons
-    for row in rows:
-        write(console, f"{row['family']}: {row['class']}, {row['heads'] or 'heads not found'}")
-        for answer in ("yes", "partly", "no"):
-            named = [fact for fact in facts if row[fact] == answer]
-            if named:
-                write(console, f"  {answer}: {', '.join(named)}")
-        if name:
-            for reason in filter(None, row["why"].split("; ")):
-                write(console, f"  {reason}")
-    if not name:
-        write(console, "Why not: headwise families NAME")
 
 
 def data_list() -> None:

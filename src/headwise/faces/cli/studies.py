@@ -1,4 +1,4 @@
-"""Whole studies: `demo`, `study`, `train`, and their pages: `report`, `compare`, `animate`."""
+"""Whole studies: `demo`, `study`, `train`, and their pages: `report`, `compare`."""
 
 from __future__ import annotations
 
@@ -283,15 +283,3 @@ def compare(
     from headwise.faces.report import compare as write_comparison
 
     typer.echo(str(write_comparison(run, other, out, matches=matches)))
-
-
-def animate(
-    run: Annotated[Path, typer.Argument(help="the folder of a finished study with gates")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="a .gif file; RUN/gates.gif if none")
-    ] = None,
-) -> None:
-    """Show how the gates of a study closed, as an animated GIF."""
-    from headwise.faces.report import animate as write_animation
-
-    typer.echo(str(write_animation(run, out or run / "gates.gif")))

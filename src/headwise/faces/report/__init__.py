@@ -12,7 +12,7 @@ from headwise.core.folders import PAGES, Folder, as_path
 
 
 def need_drawing() -> None:
-    """Raise HeadwiseError where the package that draws pages, figures and animations is not installed."""
+    """Raise HeadwiseError where the package that draws pages and figures is not installed."""
     # Looked for, not imported: the library is large, and not every step draws.
     if find_spec("vl_convert") is None:
         raise HeadwiseError(
@@ -26,8 +26,8 @@ def report(run: str | PathLike[str]) -> Path:
     run: the folder, or what `hw.Run` made of it.
 
     Raises HeadwiseError for a folder that is no run, whose files cannot be read, or that cannot be written, and for a
-    page or a figure there that headwise did not write. It needs `pip install 'headwise[report]'`, as `compare` and
-    `animate` do.
+    page or a figure there that headwise did not write. It needs `pip install 'headwise[report]'`, as `compare`
+    does.
     """
     need_drawing()
     # The libraries of charts take a second to load.
@@ -70,16 +70,4 @@ def compare(
     return folder.place / "report.html"
 
 
-def animate(run: str | PathLike[str], file: str | PathLike[str]) -> Path:
-    """Write how the gates of a run closed as an animated GIF; returns its path.
-
-    A file of this name is replaced; in the folder of the run, one that headwise did not write is refused. Raises
-    HeadwiseError also for another ending than `.gif`, and for a run without gates.
-    """
-    need_drawing()
-    from headwise.faces.report.gate_history import write_animation
-
-    return write_animation(Folder(run, PAGES), as_path(file))
-
-
-__all__ = ["animate", "compare", "report"]
+__all__ = ["compare", "report"]

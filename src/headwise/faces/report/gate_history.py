@@ -6,29 +6,22 @@ end. So the gates that are shut in the end are the heads that were removed.
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 
-from headwise.core.errors import HeadwiseError
-from headwise.core.folders import Folder, output_file, write_file
-from headwise.core.grid import GAP, HeadGrid, Scale, svg_text
 from headwise.core.heads import Head, HeadMap, head_of
-from headwise.core.theme import LIGHT
 from headwise.faces.report import charts, models
 from headwise.faces.report.charts import Figure, Panel, axis, colour, tips
 from headwise.faces.report.format import KIND_NAMES, kinds_among, listed
 from headwise.faces.report.head_rows import model_order, of_kind
 from headwise.faces.report.models import measured
 from headwise.faces.report.page import Table, chosen_badge, section, table
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import FinishedRun
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
 VALUES = 150_000  # numbers in the animation of all models together: about 400 kB of page
@@ -379,115 +372,3 @@ def training_curve(run: FinishedRun) -> Figure | None:
         note="cross-entropy on the training text and on dev",
         panels=[Panel(charts.layered([line], 240, "Loss through training"), "loss", width=640)],
     )
-
-
-HOLD = 2  # seconds for which the last frame stays
-CELL, PAD, WIDE = 20, 24, 1000  # pixels: of a head with its gap, of margins, of a line of models
-
-
-def write_animation(pages: Folder, path: Path) -> Path:
-    """Write the animation of a run folder's gates; see `headwise.animate`. pages: that folder, with the record of
-    its pages."""
-    run = pages.place
-    if path.suffix.lower() != ".gif":
-        raise HeadwiseError(
-            f"The animation cannot be written to {path}: name a file that ends in .gif."
-        )
-    # Pages in a run folder are recorded, so that the next one may replace them.
-    in_run = path.absolute().parent == run.absolute()
-    if in_run:
-        pages.refuse_others([path.name])
-    else:
-        output_file(path)
-    found = read_run(run)
-    shown = gate_histories(found)
-    if not shown:
-        raise HeadwiseError(
-            f"There is no animation of {run}: no gates were trained there (gates/*.csv). Prune with gates first."
-        )
-    content = _gif(_pictures(shown, frame_steps(shown)))
-    if in_run:
-        pages.write({path.name: content}, [path.name])
-    else:
-        write_file(path, content)
-    return path
-
-
-def _gif(pictures: Iterator[Image.Image]) -> bytes:
-    """All frames with the colours of the first and the last, forever from the beginning."""
-    frames = list(pictures)
-    both = Image.new("RGB", (frames[0].width, 2 * frames[0].height))
-    both.paste(frames[0], (0, 0))
-    both.paste(frames[-1], (0, frames[0].height))
-    # One palette for all: with a palette a frame, the same square would flicker.
-    colours = both.quantize(256)
-    # Dithering would put a pattern that moves on plain squares.
-    flat = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
-    times = [1000 // RATE] * (len(flat) - 1) + [1000 * HOLD]
-    file = io.BytesIO()
-    flat[0].save(file, "GIF", save_all=True, append_images=flat[1:], duration=times, loop=0)
-    return file.getvalue()
-
-
-def _pictures(shown: list[GateHistory], steps: list[int]) -> Iterator[Image.Image]:
-    """The frames as pictures, one a step."""
-    import vl_convert  # of the extra `report`
-
-    values = [history.at(steps) for history in shown]
-    for at, step in enumerate(steps):
-        drawing = _drawing(shown, [rows[at] for rows in values], step, at / max(1, len(steps) - 1))
-        # Pillow gives a palette to RGB pictures only, and a PNG has transparency.
-        yield Image.open(io.BytesIO(vl_convert.svg_to_png(drawing))).convert("RGB")
-
-
-def _drawing(shown: list[GateHistory], now: list[np.ndarray], step: int, share: float) -> str:
-    """One frame as SVG: the models side by side, each under its name, and how far training is."""
-    widths = []
-    heights = []
-    for history in shown:
-        widths.append(max(count for _, layers in history.grids for count in layers) * CELL)
-        heights.append(sum(len(layers) * CELL + PAD for _, layers in history.grids) + PAD)
-
-    # The name and the count above it may be wider than a model of few heads.
-    width = max(*widths, 190) + PAD
-    height = max(heights) + PAD
-    columns = max(1, min(len(shown), (WIDE - PAD) // width))
-    lines = math.ceil(len(shown) / columns)
-    right = max(PAD + columns * width, 480)
-    bottom = 86 + lines * height
-    across = right - 2 * PAD
-    done = f"{share * across:.1f}"
-    parts = [
-        f'<rect width="{right}" height="{bottom}" fill="{LIGHT["card"]}"/>',
-        svg_text(PAD, 34, f"Gates through training: step {step:,}", LIGHT["ink"], 18, 600),
-        f'<rect x="{PAD}" y="48" width="{across}" height="3" fill="{LIGHT["line"]}"/>',
-        f'<rect x="{PAD}" y="48" width="{done}" height="3" fill="{LIGHT["accent"]}"/>',
-    ]
-    for i, (history, opened) in enumerate(zip(shown, now, strict=True)):
-        parts += _gate_map(history, opened, PAD + i % columns * width, 84 + i // columns * height)
-
-    size = f'width="{right}" height="{bottom}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
-
-
-def _gate_map(history: GateHistory, opened: np.ndarray, left: int, top: int) -> list[str]:
-    """One model: the surer a gate is open, the fuller its square; framed where the head is kept in the end."""
-    values = dict(zip(history.heads, opened.tolist(), strict=True))
-    framed = history.kept or frozenset()
-    grid = HeadGrid(
-        HeadMap.smallest(values), values=values, scale=Scale(colours="opening"), framed=framed
-    )
-    label = history.model["label"]
-    is_open = f"{opened.sum():.1f} of {len(history.heads)} expected open"
-    parts = [
-        svg_text(left, top, label, LIGHT["ink"], 14, 600),
-        svg_text(left, top + 17, is_open, LIGHT["muted"]),
-    ]
-    top += PAD
-    for kind, layers in history.grids:
-        if len(history.grids) > 1:
-            parts.append(svg_text(left, top + 15, KIND_NAMES[kind], LIGHT["muted"], 11))
-            top += PAD - 4
-        parts += grid.squares(kind, left, top, CELL - GAP)
-        top += len(layers) * CELL
-    return parts

@@ -61,7 +61,7 @@ def why_not_gguf(model: Model) -> str | None:
     name = model.hf.config.model_type
     predicts = model.hf.get_output_embeddings() is not None
     if name not in (*UNEVEN, *FAMILIES) or not predicts or model.heads.kinds != ("decoder-self",):
-        return f"files for llama.cpp are written of other families than a {name}: see headwise families"
+        return f"files for llama.cpp are written of other families than a {name}: see docs/howto/export.md"
     if name in UNEVEN and name not in FAMILIES and (reason := uneven_refusal(model)):
         return reason
     if not family_of(model).uneven and (reason := configured_otherwise(model)):
