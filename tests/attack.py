@@ -291,7 +291,6 @@ def command_lines(shop: Path) -> list[list[str]]:
         ["align", lm, "--prompt", "Translate", "--text", tsv],
         ["roles", lm, "--text", text],
         ["prune", lm, "--text", text, "--dev", text, "--max-drop", "5"],
-        ["match", lm, lm, "--text", text],
         ["score", lm, "--text", prompts, "--measure", "attribution.counterpart"],
         ["score", hears, "--audio", said, "--measure", "confidence"],
         ["evaluate", hears, "--audio", said, "--beam", "1"],

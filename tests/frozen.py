@@ -393,7 +393,6 @@ def commands() -> list[Command]:
         "translation/roles": f"roles {{IN}}/translation {trees} {dev} --links {{IN}}/dev.links "
         "--training {IN}/train.en --untrained 1",
         "translation/align": f"align {{IN}}/translation {dev} --links {{IN}}/dev.links",
-        "translation/match": f"match {{IN}}/translation {{IN}}/translation-2 {train}",
         "translation/evaluate": f"evaluate {{IN}}/translation {{IN}}/translation-2 {test} --beam 2",
         "translation/greedy": f"prune {{IN}}/translation {train} {chosen} {tested} {IN_STEPS} --beam 1 "
         "--measure gradient --kinds encoder-self,cross --repair",

@@ -143,12 +143,6 @@ DEFECTS = (
         "off by one: the column of another head",
     ),
     Defect(
-        "roles/matching.py",
-        "pairing = affinity[first].sum(0)",
-        "pairing = affinity.sum(0)",
-        "heads are paired on the sentences on which they are measured, too",
-    ),
-    Defect(
         "roles/rare.py",
         ".values[top - 1] if len(counts) >= top else 0",
         ".values[top] if len(counts) > top else 0",

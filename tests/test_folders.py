@@ -49,7 +49,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], li
     def work(*_: object, **__: object) -> None:
         raise AssertionError("work began")
 
-    for name in ("load", "score", "roles", "align", "evaluate", "export"):
+    for name in ("load", "score", "roles", "evaluate", "export"):
         monkeypatch.setattr(hw, name, work)
     monkeypatch.setattr(importlib.import_module("headwise.faces.hub"), "push", work)
     comparison = importlib.import_module("headwise.faces.report.comparison")

@@ -93,7 +93,6 @@ MISTAKES = [
         "a causal language model and mt is a translation model … evaluate each",
     ),
     ("evaluate lm --text a.txt --beam 3", "writes no translations: leave it (--beam"),
-    ("match mt lm --text a.txt", "read different text: give two models of one sort"),
     ("translate lm --text a.txt", "does not translate: give an encoder-decoder"),
     (
         "align masked --text pairs.tsv",

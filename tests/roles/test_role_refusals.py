@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from headwise.data.treebank import Treebank
 from headwise.roles.alignment import LinkedText
 from headwise.roles.alignment_heads import align
 from headwise.roles.lost_words import lost_words
-from headwise.roles.matching import match
 from models.tasks.askers import asker, lines
 from refusals import refuses
 from roles.aligning import PROMPT, copies, pairs, prompted_translator, translator
@@ -50,17 +48,6 @@ def trees(folder: Path) -> Treebank:
     return Treebank.read(write_treebank(folder / "dev.conllu", 20))
 
 
-def other_tokens() -> hw.Model:
-    model = asker("llama")
-    tokenizer = copy.deepcopy(model.tokenizer)
-    tokenizer.add_tokens([" "])
-    return hw.Model(model.hf, tokenizer, "other tokens")
-
-
-def matched(one: str, other: str | hw.Model, count: int = 300) -> object:
-    return match(asker(one), asker(other) if isinstance(other, str) else other, lines(count))
-
-
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     # alignment heads: how a model is asked
     (lambda f: prompted(f, None), "say how it is asked to translate"),
@@ -79,12 +66,6 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: hw.roles(asker("llama"), trees(f), seed=-1), "The seed is -1: … at least 0"),
     (lambda f: lost_words(asker("bert"), lines(9), seed=-1), "The seed is -1"),
     (lambda f: apart(f, seed=-1), "The seed is -1"),
-    (lambda f: match(asker("bert"), asker("bert"), lines(9), seed=-1), "The seed is -1"),
-    # heads of two models
-    (lambda f: matched("bert", "llama"), "there is none to match"),
-    (lambda f: matched("bert", "bert", 12), "have another one of the same number of tokens"),
-    (lambda f: matched("llama", other_tokens()), "as different tokens"),
-    (lambda f: match(asker("bert"), asker("bert"), [{}]), "Heads are matched on text"),  # type: ignore[arg-type]
 ]
 
 

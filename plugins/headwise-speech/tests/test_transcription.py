@@ -22,7 +22,6 @@ from headwise.models.tasks import Task
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import losses_of
 from headwise.roles.alignment_heads import align
-from headwise.roles.matching import match
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run
 from headwise_speech import alignment, heard
@@ -271,7 +270,6 @@ def test_a_quoted_text_over_two_lines_is_one_text(tmp_path: Path) -> None:
             lambda model, speech: hw.score(model, speech, ["lrp"]),
             "reads text, and recordings or batches",
         ),
-        (lambda model, speech: match(model, model, speech), "recordings or batches were given"),
         (lambda model, speech: model.translate(["a"]), "a speech model, which reads no sentences"),
         (
             lambda model, speech: hw.export(model, "onnx", "never"),
@@ -338,7 +336,6 @@ def test_a_transcript_needs_an_end(end: Any, tmp_path: Path) -> None:
     [
         (["score", "HEARS"], "with --audio FILE for a speech model"),
         (["evaluate", "HEARS", "--text", "lines.txt"], "with the columns audio, text"),
-        (["match", "HEARS", "HEARS", "--text", "said.csv"], "heads are matched on text"),
         (["prune", "HEARS", "--audio", "said.csv", "--penalty", "0.1"], "headwise does not train"),
         (
             ["score", "HEARS", "--audio", "said.csv", "--text", "said.csv"],

@@ -357,17 +357,6 @@ SETS = Table(
     ("kind", "role", "heads", "change"),
     signed=True,
 )
-MATCHES = Table(
-    "matches.csv",
-    "roles.matching.Matches",
-    HEAD
-    | OTHER_HEAD
-    | of_numbers("affinity", "low", "high", "shuffled", *CHANGE, "p", "runner_up")
-    | CONFIRMED
-    | of_counts("n"),
-    (*HEAD,),
-    signed=True,
-)
 ALIGNMENT = Table("alignment.csv", "roles.alignment_heads.AlignmentHeads", TESTED, KEY)
 ALIGNMENT_SETS = Table(
     "alignment-sets.csv",

@@ -310,7 +310,7 @@ class Scores(Result):
         if self.heads.query != other.heads.query:
             raise HeadwiseError(
                 f"The scores are of {describe(self.heads)} heads and of {describe(other.heads)}: compare scores of the same "
-                "heads, or match them first."
+                "heads."
             )
         rows = []
         for name in self.measures:

@@ -20,7 +20,7 @@ import pandas as pd
 from faces.report.made_roles import interactions, role_files, rows_of, untrained, words
 from headwise.core.heads import KINDS, Head, HeadMap
 from headwise.core.layout import HeadMask
-from headwise.core.tables import CAUSAL, MATCHES, MODELS, TESTS
+from headwise.core.tables import CAUSAL, MODELS, TESTS
 from headwise.faces.report.run_folder import FinishedRun
 
 HEADS = HeadMap({"encoder-self": (8, 8, 8)})
@@ -449,15 +449,6 @@ def make_other(folder: Path, **signature: Any) -> Path:
 
 
 APART = {"model": "another", "seed": 2}
-
-
-def matches() -> pd.DataFrame:
-    """Two heads of the first model with heads of the second in other layers."""
-    table = pd.DataFrame(0.5, index=range(2), columns=list(MATCHES.names))
-    table[["kind", "other_kind"]] = "encoder-self"
-    table[["layer", "head", "other_layer", "other_head", "n"]] = [[0, 6, 2, 1, 9], [1, 0, 0, 3, 9]]
-    table[["affinity", "p"]] = [[0.91, 0.004], [0.62, 0.4]]
-    return table.assign(confirmed=[True, False])
 
 
 def causal() -> pd.DataFrame:

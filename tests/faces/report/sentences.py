@@ -21,7 +21,6 @@ from faces.report.made import (
     make_language,
     make_other,
     make_run,
-    matches,
     rescored,
 )
 from faces.report.made_sweeps import write_greedy, write_grid, write_sweeps
@@ -44,9 +43,8 @@ def comparison_page(folder: Path) -> PageSubject:
 
 
 def apart_page(folder: Path) -> PageSubject:
-    change(folder, {"matches.csv": matches()})
     other = make_other(folder / "second", **APART)
-    return read_comparison(make_run(folder / "first"), other, folder / "matches.csv")
+    return read_comparison(make_run(folder / "first"), other)
 
 
 def speech_page(folder: Path) -> PageSubject:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from headwise.core.errors import OUR_MISTAKE, HeadwiseError
 from headwise.core.progress import write
-from headwise.faces.cli.analysis import align, match, roles, score
+from headwise.faces.cli.analysis import align, roles, score
 from headwise.faces.cli.command import Command, Commands
 from headwise.faces.cli.resources import data_get, data_list, lab, translate
 from headwise.faces.cli.signals import Stopped, stoppable, write_error
@@ -82,7 +82,6 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
     },
     "More": {
         align: "headwise align my-model --text dev.en --text dev.de",
-        match: "headwise match seed-1 seed-2 --text dev.en --text dev.de",
     },
 }
 

@@ -1,4 +1,4 @@
-"""Commands that look at the heads of a model: `score`, `roles`, `align` and `match`."""
+"""Commands that look at the heads of a model: `score`, `roles` and `align`."""
 
 from __future__ import annotations
 
@@ -429,38 +429,6 @@ def align(
         work.progress.say("  The saved model keeps the alignment heads that it had.")
     loaded.save(save)
     work.progress.say(f"Wrote the model to {save}.")
-
-
-def match(
-    model: ModelName,
-    other: Annotated[str, typer.Argument(help="another model with the same tokenizer")],
-    text: Texts = None,
-    limit: Limit = None,
-    out: ResultsOut = None,
-    device: Device = "auto",
-    dtype: Dtype = None,
-    seed: Seed = 0,
-    quiet: Quiet = False,
-) -> None:
-    """Which heads of two models do the same work?
-
-    Matches the heads of two seeds, or of a model before and after fine-tuning, by what they attend to on a text; the
-    control is the second model on another sentence. Writes matches.csv, which `headwise compare --matches` shows. A
-    study has a text of its own, dev."""
-    check_text(model, text)
-    import headwise as hw
-    from headwise.roles import matching
-    from headwise.roles.matching import Matches
-
-    work = Work("match", [model, other], Matches.FILES, out, quiet)
-    loaded = hw.load(model, device, dtype=dtype)
-    second = hw.load(other, device, dtype=dtype)
-    if loaded.task.reads_audio:
-        raise HeadwiseError(
-            f"{model} is {loaded.task.noun}, and heads are matched on text: give models that read text."
-        )
-    given = read_text(loaded, model, text, limit=limit, progress=work.progress)
-    work.do(lambda: [matching.match(loaded, second, given, seed=seed, progress=work.progress)])
 
 
 def refuse_links(model: Model, links: Path | None) -> None:

@@ -273,13 +273,9 @@ def report(
 def compare(
     run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
     other: Annotated[Path, typer.Argument(help="the folder of another one")],
-    matches: Annotated[
-        Path | None,
-        typer.Option("--matches", help="matches.csv of `headwise match`: heads of both, paired"),
-    ] = None,
     out: Out = Path("runs/comparison"),
 ) -> None:
     """Write a page about what differs between two studies."""
     from headwise.faces.report import compare as write_comparison
 
-    typer.echo(str(write_comparison(run, other, out, matches=matches)))
+    typer.echo(str(write_comparison(run, other, out)))

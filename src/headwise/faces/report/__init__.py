@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.folders import PAGES, Folder, as_path
+from headwise.core.folders import PAGES, Folder
 
 
 def need_drawing() -> None:
@@ -48,12 +48,8 @@ def compare(
     run: str | PathLike[str],
     other: str | PathLike[str],
     out: str | PathLike[str] = Path("runs/comparison"),
-    *,
-    matches: str | PathLike[str] | None = None,
 ) -> Path:
     """Write a page of what differs between two runs into the folder `out`; returns its path.
-
-    matches: the table in which `match` paired the heads of their models, matches.csv; the page shows it.
 
     Raises HeadwiseError as `report` does, for two runs that are one or have nothing to compare, and for a folder `out`
     with other files, such as a run's.
@@ -64,8 +60,7 @@ def compare(
 
     folder = Folder(out)
     folder.refuse_others(["report.html"])
-    paired = None if matches is None else as_path(matches)
-    both = read_comparison(Folder(run).place, Folder(other).place, paired)
+    both = read_comparison(Folder(run).place, Folder(other).place)
     folder.write(page_files(both), PAGE_FILES)
     return folder.place / "report.html"
 

@@ -19,7 +19,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import KINDS, Head
 from headwise.core.qualities import Number
 from headwise.core.statistics import rank_interval
-from headwise.core.tables import HEAD_COLUMNS, MATCHES
+from headwise.core.tables import HEAD_COLUMNS
 from headwise.faces.report import models
 from headwise.faces.report.after_pruning import head_roles, rank, scatter, score_text, tested_rows
 from headwise.faces.report.charts import Figure
@@ -36,7 +36,7 @@ from headwise.faces.report.head_rows import values_by_head
 from headwise.faces.report.kept_heads import head_map
 from headwise.faces.report.models import ModelRow
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
-from headwise.faces.report.run_folder import FinishedRun, read_run, table_or_empty
+from headwise.faces.report.run_folder import FinishedRun, read_run
 from headwise.faces.report.runs import Runs
 from headwise.faces.report.score_maps import drawn_measures
 from headwise.models.decoding.bleu import translation_answers
@@ -46,8 +46,8 @@ LONGEST_RUN_NAME = 24  # letters of the name of a run
 ModelOfRun = tuple[FinishedRun, ModelRow]
 
 
-def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs:
-    """Read two run folders, and the table in which `headwise match` paired their heads.
+def read_comparison(one: Path, other: Path) -> Runs:
+    """Read two run folders.
 
     Raises HeadwiseError for a grid, one folder twice, or runs with no kind of result in common (and as `read_run`).
     """
@@ -55,11 +55,6 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         raise HeadwiseError(
             f"A comparison needs two runs, but {one} and {other} are the same folder."
         )
-    if matches is not None and not matches.is_file():
-        raise HeadwiseError(
-            f"{matches} was given for the pairs of heads, but there is no such file: `headwise match` writes matches.csv."
-        )
-    pairs = None if matches is None else table_or_empty(matches, MATCHES)
     a, b = read_run(one), read_run(other)
     evaluated = not a.model_table.empty and not b.model_table.empty
     in_both = {
@@ -89,7 +84,6 @@ def read_comparison(one: Path, other: Path, matches: Path | None = None) -> Runs
         split=min(a.split, b.split),
         notes=[note, *other_texts(a, b)],
         heads=heads,
-        matches=pairs,
     )
 
 
@@ -116,7 +110,7 @@ def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]
     else:
         reason = (
             "their models were trained apart, so that head 3 of a layer in one has nothing to do with head 3 of that "
-            "layer in the other. headwise match pairs such heads, for --matches."
+            "layer in the other."
         )
     return [], f"Heads are not compared one by one: {reason}"
 

@@ -56,7 +56,7 @@ class Runs:
     know before the numbers.
     For a grid, absent: why a run is not there, or cannot be read; pages: where a run's own page is; seeds: by data set the
     models of all its seeds, with a column `seed`.
-    For two runs, heads: those that can be paired; matches: the heads that `headwise match` paired.
+    For two runs, heads: those that can be paired.
     """
 
     page: str
@@ -70,7 +70,6 @@ class Runs:
     pages: Mapping[str, str] = field(default_factory=dict)
     seeds: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     heads: list[Head] = field(default_factory=list)
-    matches: pd.DataFrame | None = None
 
 
 def read_grid(folder: Path) -> Runs:
