@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,8 +67,9 @@ def test_files_run_in_their_engines(place: Path) -> None:
     assert "not installed" in says["llama.cpp"] or "loads" in says["llama.cpp"]
     assert hw.check(place / "gguf" / "model.gguf").good
     found = hw.check(place / "onnx", hw.load(place / "small"))
-    assert verdicts(found) == {"files": True, "ONNX Runtime": True, "outputs": None}
+    assert verdicts(found) == {"files": True, "ONNX Runtime": True, "outputs": True}
     assert "model.onnx runs" in repr(found)
+    assert verdicts(hw.check(place / "onnx"))["outputs"] is None
 
 
 def cut(file: Path) -> None:
@@ -196,6 +198,80 @@ def test_damage_is_said(
     assert isinstance(done.exception, hw.HeadwiseError) and what in str(done.exception)
 
 
+def initializer(folder: Path) -> None:
+    """One number of the first large matrix in an ONNX file."""
+    import onnx
+
+    graph = onnx.load(folder / "model.onnx")
+    large = next(each for each in graph.graph.initializer if math.prod(each.dims) > 1000)
+    array = onnx.numpy_helper.to_array(large).copy()
+    array.flat[5] += 1
+    large.CopyFrom(onnx.numpy_helper.from_array(array, large.name))
+    onnx.save(graph, folder / "model.onnx")
+
+
+def gguf_number(folder: Path) -> None:
+    """One number of a matrix in a GGUF file."""
+    import gguf
+
+    reader = gguf.GGUFReader(folder / "model.gguf", "r+")
+    reader.tensors[3].data.flat[5] += 1
+    reader.data.flush()
+
+
+def middle_byte(name: str) -> Callable[[Path], None]:
+    """A number in the middle of a file of weights."""
+
+    def damage(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[len(data) // 2] ^= 0x40
+        (folder / name).write_bytes(data)
+
+    return damage
+
+
+def archived(folder: Path) -> None:
+    """One number of a weight in the archive of a program."""
+    file = folder / "model.pt2"
+    with ZipFile(file) as archive:
+        members = {each: archive.read(each) for each in archive.namelist()}
+    name = next(each for each in members if each.endswith("weights/weight_5"))
+    changed = bytearray(members[name])
+    changed[3] ^= 0x40
+    with ZipFile(file, "w") as archive:
+        for each, data in (members | {name: bytes(changed)}).items():
+            archive.writestr(each, data)
+
+
+NUMBERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "gguf": (gguf_number, "weights"),
+    "ct2": (middle_byte("model.bin"), "weights"),
+    "onnx": (initializer, "outputs"),
+    "torch": (archived, "weights"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_one_changed_number_is_found(place: Path, tmp_path: Path, name: str) -> None:
+    """In every engine's file, and no list of sums that would tell; exit status 1."""
+    small, other = hw.load(place / "small"), hw.load(place / "whole")
+    if name == "torch":
+        small = other = embedder()
+        hw.export(small, "torch", tmp_path / "torch", say=lambda note: None)
+    else:
+        shutil.copytree(place / name, tmp_path / name)
+    found = hw.check(tmp_path / name, small)
+    damage, what = NUMBERS[name]
+    assert verdicts(found)[what] is True and found.good
+    if other is not small:
+        assert verdicts(hw.check(tmp_path / name, other))[what] is False
+    damage(tmp_path / name)
+    (tmp_path / name / SUMS).unlink()
+    found = hw.check(tmp_path / name, small)
+    assert verdicts(found)[what] is False
+    assert f"was not written from {small.name}: " in repr(found)
+
+
 def test_a_list_of_sums_of_another_program_says_nothing(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "gguf", tmp_path / "gguf")
     (tmp_path / "gguf" / SUMS).write_text(f"{'0' * 64}  model.gguf\n")
@@ -204,7 +280,7 @@ def test_a_list_of_sums_of_another_program_says_nothing(place: Path, tmp_path: P
 
 def test_a_folder_of_ctranslate2_loads_there(place: Path) -> None:
     found = hw.check(place / "ct2", hw.load(place / "small"))
-    assert verdicts(found) == {"files": True, "CTranslate2": True, "outputs": None}
+    assert verdicts(found) == {"files": True, "CTranslate2": True, "weights": True}
     assert "loads as a Generator" in repr(found)
 
 
@@ -272,7 +348,7 @@ def test_an_onnx_file_with_odd_inputs_and_outputs(tmp_path: Path) -> None:
         ]
         onnx_file(tmp_path, {"past.first.key": [1], "past.0.key": [1]}, nodes, "out")
         found = hw.check(tmp_path)
-        assert verdicts(found) == {"files": None, "ONNX Runtime": good}
+        assert verdicts(found) == {"files": None, "ONNX Runtime": good, "outputs": None}
         assert ("gives numbers that are not finite" in repr(found)) is not good
 
 
@@ -297,7 +373,7 @@ def test_an_onnx_file_that_never_ends(tmp_path: Path, monkeypatch: pytest.Monkey
     onnx_file(tmp_path, {"x": [1]}, [true, loop], "out")
     monkeypatch.setattr(native, "PATIENCE", 4)
     found = hw.check(tmp_path)
-    assert verdicts(found) == {"files": None, "ONNX Runtime": False}
+    assert verdicts(found) == {"files": None, "ONNX Runtime": False, "outputs": None}
     assert "model.onnx does not run (no answer in 4 seconds)" in repr(found)
 
 
@@ -311,7 +387,7 @@ def test_an_archive_that_zipfile_cannot_unpack(tmp_path: Path, offset: int, valu
         data[header + offset] = value
     (tmp_path / "model.pt2").write_bytes(data)
     found = hw.check(tmp_path)
-    assert verdicts(found) == {"files": None, "archive": False}
+    assert verdicts(found) == {"files": None, "archive": False, "weights": None}
     assert "model.pt2 does not run" in repr(found)
 
 
@@ -328,11 +404,11 @@ def test_a_program_of_torch_export_is_whole_or_damaged(tmp_path: Path) -> None:
     hw.export(embedder(), "torch", tmp_path / "torch", say=notes.append)
     assert any("not for a sentence: take the mean of the last states over its" in n for n in notes)
     found = hw.check(tmp_path / "torch")
-    assert verdicts(found) == {"files": True, "archive": True}
+    assert verdicts(found) == {"files": True, "archive": True, "weights": None}
     assert "model.pt2 is whole" in repr(found)
     cut(tmp_path / "torch" / "model.pt2")
     found = hw.check(tmp_path / "torch")
-    assert verdicts(found) == {"files": False, "archive": None}
+    assert verdicts(found) == {"files": False, "archive": None, "weights": None}
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b"])

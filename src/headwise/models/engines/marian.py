@@ -37,11 +37,8 @@ def why_not_marian(model: Model) -> str | None:
 def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
     """Write a folder of Marian: the model, its vocabulary and a configuration. Returns notes for the user."""
     config: MarianToolkitConfig = model.hf.config
-    options = dict(config.toolkit or {})
+    options = marian_options(model)
     aligning = alignment_head(model)
-    # The layer is an option of the file.
-    if aligning is not None and [aligning.layer] != [layer for layer, _ in guided_heads(config)]:
-        options[GUIDED] = str(aligning.layer + 1)
     arrays = marian_matrices(model)
     scales = config.activation_scales or {}
     if dtype == "float32":
@@ -49,8 +46,7 @@ def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
         write_npz(folder / name, arrays, options)
     else:
         name, precision = (SCALED, "int8shiftAlphaAll") if scales else (UNSCALED, "int8shift")
-        for matrix, scale in scales.items():
-            arrays[f"{matrix}{SCALE}"] = np.full((1, 1), scale, np.float32)
+        arrays |= marian_scales(model)
         write_bin(folder / name, arrays, options, int8=True)
 
     settings = decoder_settings(model, folder)
@@ -90,6 +86,22 @@ def write_marian(model: Model, folder: Path, dtype: str) -> list[str]:
     if "shortlist" not in settings:
         notes.append("no shortlist of words was beside the model: engines search all words")
     return notes
+
+
+def marian_options(model: Model) -> dict[str, Any]:
+    """The configuration in the file: as it was read, with the layer of the head that aligns."""
+    config: MarianToolkitConfig = model.hf.config
+    options = dict(config.toolkit or {})
+    aligning = alignment_head(model)
+    if aligning is not None and [aligning.layer] != [layer for layer, _ in guided_heads(config)]:
+        options[GUIDED] = str(aligning.layer + 1)
+    return options
+
+
+def marian_scales(model: Model) -> dict[str, np.ndarray]:
+    """The scales of activations in a file of int8, by Marian's names."""
+    scales = model.hf.config.activation_scales or {}
+    return {f"{name}{SCALE}": np.full((1, 1), scale, np.float32) for name, scale in scales.items()}
 
 
 def marian_matrices(model: Model) -> dict[str, np.ndarray]:

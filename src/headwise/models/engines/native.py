@@ -87,11 +87,13 @@ def answer() -> None:
     os._exit(0)
 
 
-def asked_apart(engine: str, file: Path) -> Any:
-    """What a function of this module says of a file or folder, with a limit by the size of what lies beside it."""
+def asked_apart(engine: str, file: Path, *given: Any) -> Any:
+    """What a function of this module says of a file or folder, and more that is given, with a limit by the size of what
+    lies beside it."""
     folder = file if file.is_dir() else file.parent
     size = sum(each.stat().st_size for each in folder.iterdir() if each.is_file())
-    return apart(f"{__name__}:{engine}", str(file), seconds=PATIENCE + size / BYTES_A_SECOND)
+    seconds = PATIENCE + size / BYTES_A_SECOND
+    return apart(f"{__name__}:{engine}", str(file), *given, seconds=seconds)
 
 
 def llama_cpp(file: str) -> str:
@@ -146,6 +148,18 @@ def onnxruntime(file: str) -> str:
     if not all(bool(np.isfinite(output).all()) for output in outputs):
         raise ValueError("it gives numbers that are not finite")
     return "runs"
+
+
+def onnx_outputs(file: str, inputs: str, outputs: str) -> None:
+    """Write the outputs of an ONNX file by name to an archive of numpy; inputs: the archive of what it is given."""
+    from onnxruntime import InferenceSession
+
+    session = InferenceSession(file, providers=["CPUExecutionProvider"])
+    with np.load(inputs, allow_pickle=False) as given:
+        # Inputs that the graph does not read are not among its own.
+        made = session.run(None, {each.name: given[each.name] for each in session.get_inputs()})
+    names = [each.name for each in session.get_outputs()]
+    np.savez(outputs, allow_pickle=False, **dict(zip(names, made, strict=True)))
 
 
 def zipped(file: str) -> str:
