@@ -48,7 +48,7 @@ from headwise.models.decoding.translator import Generate, translate
 from headwise.models.loading import load
 from headwise.models.training.token_batches import Encoded
 from headwise.models.training.trainer import TrainingRun
-from headwise.pruning.prune import prune_by_training
+from headwise.pruning.with_gates import prune_by_training
 from headwise.study import Plan, read_plan, run_study
 
 Wanted = int | Mapping[Kind, int]

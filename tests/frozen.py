@@ -667,6 +667,8 @@ def distance(one: Any, other: Any) -> float:
         return 0.0 if one == other else math.inf
     if one == other or (math.isnan(one) and math.isnan(other)):
         return 0.0
+    if math.isnan(one) or math.isnan(other):
+        return math.inf
     apart = abs(one - other) / max(abs(one), abs(other))
     return math.inf if math.isnan(apart) else apart
 

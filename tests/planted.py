@@ -193,9 +193,9 @@ DEFECTS = (
         "wrong sign: multipliers descend",
     ),
     Defect(
-        "pruning/prune.py",
-        "measured = model.task.answers(dev_batches, masks, cut if apart else None, whole)",
-        "measured = model.task.answers(dev_batches, masks, None, whole)",
+        "study/evaluation_steps.py",
+        "answers = task.answers(text, masks, cut if own else None, whole)",
+        "answers = task.answers(text, masks, None, whole)",
         "ignored option: the choice is made without repair",
     ),
     Defect(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import datasets
 import pandas as pd
@@ -55,7 +55,9 @@ from headwise.core.tables import CURVES, FAITHFULNESS
 from headwise.data.embedded import write_parallel
 from headwise.faces import cli
 from headwise.importance.measures import usual
-from headwise.study import make_plan, run_study
+from headwise.study import make_plan, plan_of_prune, run_study
+from headwise.study.plan_of_prune import usual_controls
+from models.tasks.askers import asker, lines
 from study.studies import measured_in
 
 SHAPE = [
@@ -587,6 +589,41 @@ class TestPruning:
         )
         assert status == 0 and len(out.splitlines()) == 12
 
+    @pytest.mark.parametrize("further", [["--dry-run"], []], ids=["dry", "real"])
+    def test_one_plan_and_one_load_of_the_weights(
+        self, call: Call, tmp_path: Path, further: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a language model: the kinds of its heads are known by its weights alone."""
+        asker("bert").save(tmp_path / "model")
+        text = tmp_path / "text.txt"
+        text.write_text("\n".join(lines(20).lines) + "\n")
+        loads, plans = list[str](), list[Any]()
+        load, make = PreTrainedModel.from_pretrained.__func__, plan_of_prune.make_plan
+
+        def loaded(cls: Any, name: Any, *given: Any, **named: Any) -> Any:
+            loads.append(Path(name).name)
+            return load(cls, name, *given, **named)
+
+        def made(*given: Any) -> Any:
+            plans.append(make(*given))
+            return plans[-1]
+
+        monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(loaded))
+        monkeypatch.setattr(plan_of_prune, "make_plan", made)
+        words = ["prune", tmp_path / "model", "--text", text, "--dev", text, "--keep", 3]
+        status, out, _ = call(*words, "--out", tmp_path / "out", *further)
+        assert status == 0 and "greedy-gradient-3" in out
+        assert loads == ["model"] and len(plans) == 1
+
+    def test_the_usual_controls_are_those_of_python(
+        self, call: Call, texts: list[str], model: str
+    ) -> None:
+        words = ["prune", model, *texts, "--keep", "2", "--dry-run", "--method", "greedy"]
+        for train in ("all", "distil"):
+            _, out, _ = call(*words, "--train", train, "--set", "pruning.compare=[]")
+            number = 1 + len(usual_controls("greedy", cast(Any, train)))
+            assert f"{number} models: " in out
+
     def test_controls(self, call: Call, refused: Refused, texts: list[str], model: str) -> None:
         words = ["prune", model, *texts, "--keep", "2", "--dry-run"]
         named = ["--control", "random", "--control", "fine-tuned"]
@@ -880,7 +917,7 @@ class TestPruning:
             plans.append(given)
             raise hw.HeadwiseError("That is enough.")
 
-        monkeypatch.setattr("headwise.study.make_plan", keep_plan)
+        monkeypatch.setattr("headwise.study.plan_of_prune.make_plan", keep_plan)
         words = "--method greedy --keep 3 --measure random --measure gradient --kinds cross,cross"
         words += " --step 0.2 --label-smoothing 0.1 --beam 5 --max-drop any --rescore --start 2"
         assert refused("prune", model, *texts, *words.split()) == "That is enough."

@@ -21,7 +21,7 @@ from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.trainer import TrainingRun, train_model
 from headwise.models.training.translation_model import build_model
 from headwise.pruning.gate_training import Pruned
-from headwise.pruning.prune import prune_by_training
+from headwise.pruning.with_gates import prune_by_training
 
 SIZES = {"heads": 4, "width": 32, "feedforward": 32, "dropout": 0.1, "vocabulary": 300}
 SHAPE = Architecture(encoder_layers=2, decoder_layers=2, **SIZES)

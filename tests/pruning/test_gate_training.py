@@ -27,7 +27,7 @@ from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.pruning.gate_training import GateLog, Pruned, decide, freeze
 from headwise.pruning.gates import HardConcrete, HeadGates, PenaltyGates, glorot_uniform
-from headwise.pruning.prune import prune_by_training
+from headwise.pruning.with_gates import prune_by_training
 from pruning.bench import ENCODER, GATES, TRAINING, Bench
 
 State = dict[str, Tensor]

@@ -26,7 +26,7 @@ from headwise.models.training.trainer import TrainingRun, train_model
 from headwise.pruning import fine_tuning, harm
 from headwise.pruning.fine_tuning import loss_on_dev, tune
 from headwise.pruning.gate_training import GateSchedule
-from headwise.pruning.prune import prune_by_training
+from headwise.pruning.with_gates import prune_by_training
 from headwise.study import make_plan
 from headwise.study.plan import GateSweep
 from headwise.study.run_context import InMemory, RunContext

@@ -25,7 +25,7 @@ from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.trainer import Gated, Training, TrainingRun, checkpoints, train_model
 from headwise.pruning import gate_training
 from headwise.pruning.gate_training import Pruned
-from headwise.pruning.prune import prune_by_training
+from headwise.pruning.with_gates import prune_by_training
 from models.attention.families import build
 from models.training.letters import END, LETTERS, PAD, START, letters
 

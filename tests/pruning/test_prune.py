@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import tempfile
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -176,7 +177,7 @@ class TestMethods:
         def scored(*_: Any, **__: Any) -> None:
             raise AssertionError("heads were scored")
 
-        monkeypatch.setattr("headwise.pruning.prune.removal_score", scored)
+        monkeypatch.setattr("headwise.study.model_steps.removal_score", scored)
         options = Greedy(max_drop=1.0)
         with pytest.raises(hw.HeadwiseError, match="dev text has 5 sentences: too few to tell"):
             hw.prune(asker("bert"), lines(8), options, dev=lines(5, 2))
@@ -200,6 +201,27 @@ class TestMethods:
             torch.equal(tensor, before[name]) for name, tensor in model.hf.state_dict().items()
         )
         assert shares == sorted(shares) and shares[-1] == 1.0 and shares[0] >= 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Greedy(keep=3, repair=True), Greedy(max_drop=1e9), Gates(keep=3, **FAST)],
+    ids=["greedy", "budget", "gates"],
+)
+def test_nothing_stays_but_the_model(
+    options: Greedy | Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the study is gone, no weights were written or read, and the model is whole without it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(hw.Model, "save", lambda *_: pytest.fail("weights were written"))
+    training = None if isinstance(options, Greedy) else SMALL
+    model = asker("bert")
+    small = hw.prune(model, lines(12), options, dev=lines(6, 3), training=training)
+    monkeypatch.undo()
+    assert not [*tmp_path.iterdir()]
+    assert small.source == model.source and small.name == model.name
+    small.save(tmp_path / "small")
+    assert hw.load(tmp_path / "small").heads == small.heads
 
 
 def loss_by_hand(model: hw.Model, dev: Any) -> float:
@@ -366,7 +388,7 @@ class TestGreedy:
     def test_heads_that_cannot_be_cut_are_refused_before_the_work(
         self, monkeypatch: pytest.MonkeyPatch, family: str
     ) -> None:
-        monkeypatch.setattr("headwise.pruning.prune.removal_order", None)
+        monkeypatch.setattr("headwise.study.model_steps.removal_order", None)
         with pytest.raises(hw.HeadwiseError):
             hw.prune(asker(family), lines(20), Greedy(keep=1))
 

@@ -17,9 +17,9 @@ from headwise.core.options import Keep, TopK
 from headwise.models.attention.capture import keeping
 from headwise.pruning.gate_training import UNDECIDED
 from headwise.pruning.gates import HardConcrete
-from headwise.pruning.prune import prune_by_training
 from headwise.pruning.target_count import CLIP, CountedGates
 from headwise.pruning.top_k import COLD, WARM, TopGates, gumbel, relaxed_top
+from headwise.pruning.with_gates import prune_by_training
 from pruning.bench import ENCODER, Bench
 from syncs import syncs
 

@@ -283,3 +283,15 @@ class Progress:
         finally:
             self.heading = None
             self.report = whole
+
+
+class Reporting(Progress):
+    """The progress of work inside a call: it shows and says nothing itself, and only moves the report of that call."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(quiet=True)
+        self.report = report
+
+    @contextmanager
+    def bar(self, name: str) -> Iterator[None]:
+        yield

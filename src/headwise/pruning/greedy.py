@@ -5,6 +5,7 @@ section 4.2). A score is a measure, or one of two baselines: random numbers, and
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +13,10 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from headwise.core.errors import NOT_FINITE, HeadwiseError, few_names
+from headwise.core.errors import HeadwiseError, few_names
 from headwise.core.heads import Head, HeadMap, Kind
 from headwise.core.layout import HeadMask
-from headwise.core.measured import choose_smallest, is_within
+from headwise.core.measured import is_within
 from headwise.core.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
 from headwise.core.progress import Report, silent
 from headwise.core.units import (
@@ -34,10 +35,10 @@ from headwise.models.attention.removal import layer_of
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
 from headwise.models.tasks.batches import Batches
+from headwise.pruning.repair import repaired_on
 
 RANKED = 2000  # sentences that heads are ranked on, at most
 Score = Callable[[HeadMask], Mapping[Head, float]]
-Losses = Callable[[Sequence[int]], Sequence[float]]
 
 
 def greedy(
@@ -130,30 +131,6 @@ def refuse_holes(values: Mapping[Head, float], heads: Sequence[Head]) -> None:
         )
 
 
-def most_within(
-    order: Sequence[Together], steps: Sequence[int], losses: Losses, limit: float
-) -> int:
-    """How many heads can be removed in an order for a loss of quality of at most `limit`.
-
-    steps: the numbers that are tried first, all of them, because quality may fall and rise again; then single units,
-    where the limit is passed. losses: gives the loss of each of some numbers, compared with the whole model.
-    """
-    # In this form NaN is refused, too.
-    if not limit >= 0:
-        raise HeadwiseError(
-            f"The largest loss of quality cannot be {limit}: give a number of at least 0."
-        )
-    lost = {0: 0.0, **dict(zip(steps, losses(steps), strict=True))}
-    while (removed := next_size(lost, order, limit)) is not None:
-        (lost[removed],) = losses([removed])
-    # Losses are differences from the full model: if all are NaN, its quality is.
-    if steps and all(math.isnan(lost[removed]) for removed in steps):
-        raise HeadwiseError(f"The quality of the full model is not a number (NaN). {NOT_FINITE}.")
-    most = choose_smallest(lost, {removed: -removed for removed in lost}, limit)
-    assert most is not None  # the whole model loses nothing
-    return most
-
-
 def random_scores(heads: HeadMap, seed: int) -> dict[Head, float]:
     """Random scores, the baseline of all scores. The same for the same seed."""
     values: list[float] = np.random.default_rng(seed).random(heads.total).tolist()
@@ -230,7 +207,10 @@ def removal_score(
 
 
 def removal_order(score_of: RemovalScore, options: Greedy) -> list[Together]:
-    """The units that greedy removal takes away, the first first, down to the options' number of heads."""
+    """The units that greedy removal takes away, the first first, down to the options' number of heads.
+
+    Here heads are chosen, for every study and for `hw.prune`: another way to choose them is another order.
+    """
     heads = score_of.model.heads
     kinds = options.kinds or heads.kinds
     # Orders without text are the same whatever heads are left.
@@ -247,3 +227,36 @@ def removal_order(score_of: RemovalScore, options: Greedy) -> list[Together]:
     (keep,) = several(options.keep) or [1]
     steps = greedy(heads, score, kinds, options.step, once, keep, options.unit)
     return [together for step in steps for together in step]
+
+
+def cut(
+    model: Model,
+    mask: HeadMask,
+    options: Greedy,
+    text: AnyText,
+    dev: AnyText,
+    progress: Report = silent,
+) -> Model:
+    """The smaller model of a mask, before any training; `model` stays as it is.
+
+    Here heads are cut, for every study and for `hw.prune`: what takes their place is made of `text`, and tried on `dev`.
+    """
+    if options.repair:
+        return repaired_on(model, mask, text, dev, progress)
+    # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
+    return model.remove(mask, grow=True)
+
+
+def refuse_irremovable(model: Model, options: Greedy) -> None:
+    """Raise HeadwiseError for heads that cannot be removed, before anything is scored."""
+    first = units(model.heads.only(options.kinds or ()), options.unit)[0]
+    with warnings.catch_warnings(action="ignore"):
+        model.remove(HeadMask.full(model.heads).without(first), grow=True)
+
+
+def too_generous(option: str, limit: float, whole: float) -> str:
+    """A sentence for a limit of more BLEU than the whole model has."""
+    return (
+        f"{option} is {limit:g}, but the whole model has only {whole:.1f} BLEU on dev, so any model is within it: the "
+        "limit is in BLEU, not in %."
+    )

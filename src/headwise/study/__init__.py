@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headwise.study.plan import Plan, make_plan, read_plan
+    from headwise.study.plan_of_prune import completed, plan_of
     from headwise.study.study import run_study
 else:
     HOMES = {
         "Plan": "plan",
         "make_plan": "plan",
         "read_plan": "plan",
+        "completed": "plan_of_prune",
+        "plan_of": "plan_of_prune",
         "run_study": "study",
     }
 
@@ -23,4 +26,4 @@ else:
         return getattr(import_module(f"headwise.study.{HOMES[name]}"), name)
 
 
-__all__ = ["Plan", "make_plan", "read_plan", "run_study"]
+__all__ = ["Plan", "completed", "make_plan", "plan_of", "read_plan", "run_study"]

@@ -141,7 +141,7 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
             return model_of(run, self.variants[masks.index(mask)]).task
 
         # Models without own weights are measured by switching heads off in the full one, without a copy.
-        own = any(prune_step(variant).saves_weights(run) for variant in self.variants)
+        own = any(prune_step(variant).has_own_weights(run) for variant in self.variants)
         task = full_model(run).task
         text = task.quality_batches(run.text(self.split), run.progress)
         step = self.whole(run)

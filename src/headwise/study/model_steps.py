@@ -13,7 +13,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, digest, sha256, write_text
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
-from headwise.core.options import Architecture
+from headwise.core.options import Architecture, too_few
 from headwise.core.units import Together
 from headwise.models.fingerprint import fingerprint
 from headwise.models.model import Model
@@ -23,9 +23,15 @@ from headwise.models.training.trainer import TrainingRun, converge
 from headwise.models.training.translation_model import build_model
 from headwise.pruning.controls import Case, Control, Trained, control
 from headwise.pruning.fine_tuning import tune
-from headwise.pruning.greedy import RemovalScore, mask_without, removal_order, removal_score
-from headwise.pruning.prune import prune_by_training
-from headwise.pruning.repair import repaired_on
+from headwise.pruning.gate_training import updates_of
+from headwise.pruning.greedy import (
+    RemovalScore,
+    cut,
+    mask_without,
+    removal_order,
+    removal_score,
+)
+from headwise.pruning.with_gates import prune_by_training
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
@@ -53,6 +59,8 @@ class Train(
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         plan = run.plan
+        if run.made_in_memory is not None:
+            return {}  # nothing of it outlives this process
         if run.memory:
             given = run.memory.model
             return {"given": fingerprint(given.hf, given.tokenizer, given.source)}
@@ -61,6 +69,8 @@ class Train(
         return {**shape_and_recipe(run, plan.model), **run.seed_and("train", "dev")}
 
     def outputs(self, run: RunContext) -> list[str]:
+        if run.made_in_memory is not None:
+            return []
         return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
 
     def model_outputs(self, run: RunContext) -> list[str]:
@@ -74,7 +84,7 @@ class Train(
         model = run.load_given()
         model.task.check(run.text("train"))
         model.task.check_quality()
-        if run.main:
+        if run.main and run.made_in_memory is None:
             model.save(work / STAGING / "model")
         return {
             "parameters": model.parameters,
@@ -230,9 +240,13 @@ class Prune(
     def folder(self) -> str:
         return f"pruned/{self.variant.name}"
 
-    def saves_weights(self, run: RunContext) -> bool:
-        """Whether its weights are more than the full model's without some heads, so that they are saved."""
+    def has_own_weights(self, run: RunContext) -> bool:
+        """Whether its weights are more than the full model's without some heads."""
         return True
+
+    def saves_weights(self, run: RunContext) -> bool:
+        """Whether its weights are written to a file of their own."""
+        return self.has_own_weights(run) and run.made_in_memory is None
 
     def dependencies(self, run: RunContext) -> list[Step]:
         return [FULL_MODEL]
@@ -256,7 +270,15 @@ class Prune(
     def save(self, run: RunContext, mask: HeadMask, model: Model, work: Path) -> None:
         if run.main:
             mask.save(below(work / STAGING, self.layout))
+        if run.made_in_memory is not None:
+            run.made_in_memory[self.variant.name] = model
+        elif run.main:
             model.save(below(work / STAGING, self.folder))
+
+    def model(self, run: RunContext) -> Model:
+        """The model, once it is made, of a run that has it in memory, or that has no own weights."""
+        assert run.made_in_memory is not None
+        return run.made_in_memory[self.variant.name]
 
     def tuned(
         self, run: RunContext, mask: HeadMask, work: Path, start: Model | None = None
@@ -290,7 +312,8 @@ class PruneByGates(Prune):
         return [*super().outputs(run), f"gates/{self.variant.name}.csv"]
 
     def make(self, run: RunContext, work: Path) -> StepResult:
-        FULL_MODEL.get_or_make(run, with_weights=True)
+        full_model(run)
+        _ = run.dev_of_training  # asks the full model, which leaves the memory next
         model = run.fresh()
         variant = self.variant
         sweep = run.sweep(variant)
@@ -299,7 +322,12 @@ class PruneByGates(Prune):
         if isinstance(sweep, GateSweep):
             goal["penalty"] = variant.penalty
         options = sweep.model_copy(update=goal)
-        pruned = prune_by_training(model, training(run, model, work), options)
+        how = training(run, model, work)
+        if run.made_in_memory is not None and isinstance(options, GateSweep) and variant.penalty:
+            few = too_few(options, updates_of(how, options.of_gates))
+            if few:  # of a study that is said before it begins
+                run.warn(few)
+        pruned = prune_by_training(model, how, options)
         self.save(run, pruned.mask, pruned.model, work)
         if run.main:
             write_text(
@@ -327,9 +355,19 @@ class PruneGreedily(Prune):
         assert isinstance(sweep, GreedySweep)
         return sweep
 
-    def saves_weights(self, run: RunContext) -> bool:
+    def has_own_weights(self, run: RunContext) -> bool:
         sweep = self.sweep(run)
         return bool(sweep.train) or sweep.repair
+
+    def model(self, run: RunContext) -> Model:
+        if self.sweep(run).train:
+            return super().model(run)
+        return self.cut(run, run.mask(self.variant))
+
+    def cut(self, run: RunContext, mask: HeadMask) -> Model:
+        """The smaller model of a mask, before any training."""
+        texts = (run.text("train"), run.text("dev"))
+        return cut(full_model(run), mask, self.sweep(run), *texts, run.progress)
 
     def dependencies(self, run: RunContext) -> list[Step]:
         assert self.variant.ranking is not None
@@ -351,15 +389,12 @@ class PruneGreedily(Prune):
         assert heads is not None and self.variant.heads_left is not None
         removed = heads.only(sweep.kinds).total - self.variant.heads_left
         mask = mask_without(heads, read_order(run, ranking), removed)
-        repaired = None
-        if sweep.repair:
-            repaired = repaired_on(full_model(run), mask, run.text("train"), run.text("dev"))
         if sweep.train:
-            return self.tuned(run, mask, work, repaired)
-        if repaired:
-            self.save(run, mask, repaired, work)
-        elif run.main:
+            return self.tuned(run, mask, work, self.cut(run, mask) if sweep.repair else None)
+        if run.main:
             mask.save(below(work / STAGING, self.layout))
+        if self.saves_weights(run):
+            self.save(run, mask, self.cut(run, mask), work)
         return {}
 
 
@@ -474,8 +509,7 @@ def model_of(run: RunContext, variant: Variant) -> Model:
     step = prune_step(variant)
     if not step.saves_weights(run):
         step.get_or_make(run)
-        # Grow to whole units: the heads were removed by the unit that was asked for.
-        return full_model(run).remove(run.mask(variant), grow=True)
+        return step.model(run)
     step.get_or_make(run, with_weights=True)
     return run.pruned(step.folder, run.store.record(step.name)["files"])
 

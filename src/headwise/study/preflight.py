@@ -14,6 +14,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import describe
 from headwise.core.measured import FINE_TUNED
 from headwise.core.options import TEXTLESS_ORDERS, Architecture, Training, too_few
+from headwise.core.qualities import BLEU
 from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
@@ -183,9 +184,13 @@ def short_texts(run: RunContext) -> Iterator[str]:
             if line:
                 yield line
             spec = getattr(run.plan.data, split)
-            # the model's own translations are not made yet; the test text is not opened before the choice
-            if run.generates and spec is not None and not one_sided(spec):
-                refuse_short_references(run.task.read(spec, cache=run.cache).targets)
+            text = run.texts.get(split)
+            if run.quality == BLEU and text is None and spec is not None and not one_sided(spec):
+                # the test text is not opened before the choice: its results are kept apart
+                text = run.task.read(spec, cache=run.cache)
+            # The model's own translations may not be made yet.
+            if run.quality == BLEU and isinstance(text, ParallelText):
+                refuse_short_references(text.targets)
 
 
 def own_targets(run: RunContext) -> Iterator[str]:

@@ -1,18 +1,27 @@
-"""`hw.prune`: one smaller model, and how far to go: to a penalty, a number of heads, or a loss of quality; with controls
-it is a study of that one model."""
+"""`hw.prune`: one smaller model, and how far to go: to a penalty, a number of heads, or a loss of quality.
+
+It is the study of one model. With controls it is a whole one, in a folder that stays; without, only the steps that lead
+to the model are made, in a folder that is gone afterwards. The plan of `headwise prune` is made here, too.
+"""
 
 from __future__ import annotations
 
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
 from headwise.core.answers import refuse_too_short
 from headwise.core.errors import HeadwiseError, shown_value
 from headwise.core.folders import as_path, below
 from headwise.core.heads import Kind
+from headwise.core.layout import HeadMask
 from headwise.core.options import (
     FULL_LENGTH,
     Gates,
@@ -23,9 +32,9 @@ from headwise.core.options import (
     Training,
     refuse_other_options,
     several,
-    validated,
 )
-from headwise.core.progress import Progress, Report, shown
+from headwise.core.progress import Progress, Report, Reporting, shown
+from headwise.core.qualities import BLEU
 from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.text import Text
@@ -33,17 +42,18 @@ from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model, load
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given, held_out
-from headwise.pruning.prune import smaller_model
+from headwise.pruning.greedy import refuse_irremovable, too_generous
 from headwise.pruning.removal_scores import removal_scores
+from headwise.study.model_steps import model_of, prune_step
 from headwise.study.plan import Plan
-from headwise.study.records import Store
+from headwise.study.plan_of_prune import plan_of, usual_controls
+from headwise.study.records import Record, Store
 from headwise.study.run_context import InMemory
-from headwise.study.study import run_study
+from headwise.study.study import make_model, run_study
+from headwise.study.variants import own_models
 
 GOALS = ("penalty", "keep", "max_drop")
 METHOD = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}
-# Those of a model that was trained: equal training, and other heads.
-CONTROLS = ("fine-tuned", "random")
 
 
 def prune(
@@ -118,89 +128,127 @@ def prune(
     if dev is None:
         train, dev = held_out(train)
     texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}
+    if test is not None:
+        texts["test"] = model.task.completed(test)
+    plan = plan_of_options(model, texts, options, training, controls, seed)
     if controls:
         assert folder is not None
-        if test is not None:
-            texts["test"] = model.task.completed(test)
-        usual = CONTROLS if options.train != "distil" else ("random",)
-        names = usual if controls is True else controls
-        plan = plan_of(model, texts, options, training, names, seed)
-        return prune_with_controls(plan, InMemory(model, texts), folder, progress)
-    if isinstance(options, Greedy) and options.max_drop is not None:
-        line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over)
-        if line:
-            warnings.warn(line, stacklevel=2)
-    how = training or Training()
-    # A given model was trained by somebody else: smoothing would move it away from where it converged.
-    if "label_smoothing" not in how.model_fields_set:
-        how = how.model_copy(update={"label_smoothing": 0.0})
+        return with_controls(plan, InMemory(model, texts), folder, progress)
+
+    if isinstance(options, Greedy):
+        refuse_irremovable(model, options)
+        if options.max_drop is not None:
+            line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over)
+            if line:
+                warnings.warn(line, stacklevel=2)
     with shown("prune", progress) as report:
-        return smaller_model(
-            model, texts["train"], texts["dev"], options, how, seed, folder, report
-        )
+        if folder is not None:
+            return alone(plan, InMemory(model, texts), folder, report)
+        with scratch() as place:
+            return alone(plan, InMemory(model, texts, made={}), place, report)
 
 
-def plan_of(
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that is gone after the block; of several processes one for all."""
+    processes = PartialState()
+    with tempfile.TemporaryDirectory(prefix="headwise-") as own:
+        names = [own]
+        if processes.num_processes > 1:
+            broadcast_object_list(names)
+        yield Path(names[0])
+        processes.wait_for_everyone()  # then each removes its own
+
+
+def alone(plan: Plan, memory: InMemory, folder: Path, report: Report) -> Model:
+    """The model of a plan, by the steps that lead to it."""
+    (sweep,) = plan.pruning
+    limit = plan.choice.limit
+    # The only model, or the smallest step of an order.
+    variant = own_models(sweep, 0, memory.model.heads)[-1]
+    making = prune_step(variant).name
+    progress = Reporting(report)
+    study = make_model(plan, folder, progress, memory, making if limit is None else "choose")
+    progress(1.0, "")
+    run = study.runs["."]
+    if limit is None:
+        for doubt in doubts_in(run.store.record(making)):
+            warnings.warn(doubt, stacklevel=3)
+        return model_of(run, variant)
+
+    numbers = run.store.record("evaluate/dev/full")["result"]["numbers"]
+    if BLEU.name in numbers and limit > numbers[BLEU.name][0]:
+        warnings.warn(too_generous("max_drop", limit, numbers[BLEU.name][0]), stacklevel=3)
+    chosen = run.store.record("choose")["result"]["chosen"]
+    for variant in study.schedule(".").find_variants():
+        if variant.name == chosen:
+            return model_of(run, variant)
+    return unpruned(memory.model, limit)
+
+
+def with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | None) -> Model:
+    """The model that a plan chooses, by all of its study, which stays in a folder."""
+    device = str(memory.model.hf.device)
+    shows = Progress(quiet=progress is not None)
+    run_study(plan, work, shows, device=device, memory=memory)
+    if progress is not None:
+        progress(1.0, "")
+    store = Store(work, shows)
+    for name, record in store.records().items():
+        for doubt in doubts_in(record) if name.startswith("prune/") else ():
+            warnings.warn(f"{name}: {doubt}", stacklevel=3)
+    chosen = store.record("choose")["result"]["chosen"]
+    if chosen is None:
+        return unpruned(memory.model, plan.choice.limit)
+    return load(below(work / "pruned", chosen), device)
+
+
+def doubts_in(record: Record) -> Sequence[str]:
+    """What went wrong while a model was made, in sentences."""
+    return list(record["result"].get("doubts", []))
+
+
+def unpruned(model: Model, limit: float | None) -> Model:
+    """The whole model, where none that is smaller loses little enough."""
+    warnings.warn(
+        f"No smaller model loses at most {limit:g} on dev, so no head was removed.", stacklevel=4
+    )
+    return model.remove(HeadMask.full(model.heads), grow=True)
+
+
+def plan_of_options(
     model: Model,
     texts: Mapping[Split, AnyText],
     options: Gates | TopK | Greedy,
     training: Training | None,
-    controls: Sequence[str],
+    controls: bool | Sequence[str],
     seed: int,
 ) -> Plan:
     """The plan of a study of one model, whose texts are in memory."""
-    sweep = options.model_dump(exclude_unset=True, exclude={"max_drop", "search"})
-    sweep["method"] = METHOD[type(options)]
-    choice = None
-    search: dict[str, Any] = {}
-    if isinstance(options, Greedy):
-        choice = options.max_drop
-        search = options.search.model_dump() if options.search else {}
-        (score,) = removal_scores(several(options.measure) or [model.task.usual_score])
-        sweep |= {"measure": [score], "orders": 1}
-    if not isinstance(options, Greedy) or options.train:
-        sweep["controls"] = [*controls]
-    values = {
-        "name": "prune",
-        "seed": seed,
+    tables: dict[str, dict[str, Any]] = {
         "data": {split: name_of(split, text) for split, text in texts.items()},
-        "model": model.name,
         "training": training.model_dump(exclude_unset=True) if training else {},
-        "scoring": {"measures": [], "pruned": []},
-        "pruning": sweep,
-        "choice": {"max_drop": "any" if choice is None else choice},
-        "search": search,
+        "pruning": options.model_dump(exclude_unset=True, exclude={"max_drop", "search"}),
     }
-    return validated(Plan, values, "prune", {})
+    if isinstance(options, Greedy):
+        (score,) = removal_scores(several(options.measure) or [model.task.usual_score])
+        tables["pruning"] |= {"measure": [score], "orders": 1}
+        if options.search is not None:
+            tables["search"] = options.search.model_dump()
+        if options.max_drop is not None:
+            tables["choice"] = {"max_drop": options.max_drop}
+        if not controls:
+            tables["pruning"]["compare"] = []
+    method = METHOD[type(options)]
+    names = usual_controls(method, options.train) if controls is True else controls or ()
+    tables["pruning"]["controls"] = [*names]
+    return plan_of(model.name, method, tables, seed, in_memory=True)
 
 
 def name_of(split: Split, text: AnyText) -> str | list[str]:
     """What a plan calls a text in memory: one name where it is one-sided, as files are named."""
     one_sided = isinstance(text, Text) or bool(text.made)
     return split if one_sided else [f"{split}.source", f"{split}.target"]
-
-
-def prune_with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | None) -> Model:
-    """Run the study of one model in a folder, and load the model that it chose."""
-    given = memory.model
-    device = str(given.hf.device)
-    shown = Progress(quiet=progress is not None)
-    run_study(plan, work, shown, device=device, memory=memory)
-    if progress is not None:
-        progress(1.0, "")
-    store = Store(work, shown)
-    for name, record in store.records().items():
-        if name.startswith("prune/"):
-            for doubt in record["result"].get("doubts", []):
-                warnings.warn(f"{name}: {doubt}", stacklevel=3)
-    chosen = store.record("choose")["result"]["chosen"]
-    if chosen is None:
-        warnings.warn(
-            f"No smaller model loses at most {plan.choice.max_drop} on dev, so no head was removed.",
-            stacklevel=3,
-        )
-        return given
-    return load(below(work / "pruned", chosen), device)
 
 
 def refuse_goals(options: Gates | TopK | Greedy) -> None:

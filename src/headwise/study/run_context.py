@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,17 +45,36 @@ from headwise.study.variants import Variant
 
 @dataclass(frozen=True)
 class InMemory:
-    """A loaded model and texts, which a run takes instead of the names in its plan."""
+    """A loaded model and texts, which a run takes instead of the names in its plan.
+
+    made: the models that the run trains, by name, where they stay in memory, too; None: they are files.
+    """
 
     model: Model
     texts: Mapping[Split, AnyText]
+    made: dict[str, Model] | None = None
+
+
+class GivenModel:
+    """The model that a plan names: read where it is needed first, and kept for all runs until it is let go."""
+
+    def __init__(self, plan: Plan, device: str, model: Model | None = None) -> None:
+        self.plan = plan
+        self.device = device
+        self.model = model
+
+    def __call__(self) -> Model:
+        if self.model is None:
+            assert isinstance(self.plan.model, str)
+            self.model = load(self.plan.model, self.device)
+        return self.model
 
 
 class RunContext:
     """What steps work with: the plan, the folder, the texts, the full model.
 
     name: of the run in its study, a path; "." for a study of one. cache: where memory-mapped texts are; by default in
-    the run folder. memory: a model and texts that are not read from files.
+    the run folder. memory: a model and texts that are not read from files. given: the model that the plan names.
     """
 
     def __init__(
@@ -65,6 +86,7 @@ class RunContext:
         name: str = ".",
         cache: Path | None = None,
         memory: InMemory | None = None,
+        given: GivenModel | None = None,
     ) -> None:
         self.plan = plan
         self.folder = folder
@@ -76,7 +98,9 @@ class RunContext:
         self.keys: dict[Any, str] = {}  # of steps
         self.memory = memory
         self.texts: dict[Split, AnyText] = dict(memory.texts) if memory else {}
-        self.expected_heads: HeadMap | None = None  # of a given model that was looked at beforehand
+        self.load_given = given or GivenModel(plan, device, memory.model if memory else None)
+        # Of a given model that was looked at beforehand.
+        self.expected_heads: HeadMap | None = memory.model.heads if memory else None
         self.counts: dict[Split, int] = {}  # sentences of the texts, as far as `count` was asked
         self.outline = False  # whether texts are only for an estimate
         self.last_pruned: tuple[Any, Model | None] = ((), None)
@@ -184,8 +208,15 @@ class RunContext:
         train, dev = self.text("train"), self.text("dev")
         own: AnyText = self.full.task.dev_of_training(train, dev)
         if own is not dev and not train.made:
-            self.progress.say(f"  {LIKE_OWN}")
+            self.warn(LIKE_OWN)
         return own
+
+    def warn(self, line: str) -> None:
+        """Say what a user should know: a model that is made by itself, in memory, has no other place for it."""
+        if self.made_in_memory is None:
+            self.progress.say(f"  {line}")
+        else:
+            warnings.warn(line, stacklevel=2)
 
     def pairs(self, split: Split) -> ParallelText:
         """A split for what only works on sentence pairs."""
@@ -281,15 +312,24 @@ class RunContext:
 
     # Models
 
-    def load_given(self) -> Model:
-        """The model that the plan names."""
-        assert isinstance(self.plan.model, str)
-        return self.memory.model if self.memory else load(self.plan.model, self.device)
+    @property
+    def made_in_memory(self) -> dict[str, Model] | None:
+        """The trained models of a run that writes no weights, by name; None for a run that does."""
+        return self.memory.made if self.memory else None
 
     @cached_property
     def full(self) -> Model:
         """The full model, which nobody changes; `Train` must be done."""
-        return load(self.folder / "model", self.device)
+        given = self.load_given.model
+        if given is None:
+            return load(self.folder / "model", self.device)
+        if self.made_in_memory is not None:
+            return given
+        # Its weights are in memory already; all else is as in the copy of the run.
+        copied = copy(given)
+        copied.name = str(self.folder / "model")
+        copied.source = self.folder / "model"
+        return copied
 
     def pruned(self, folder: str, files: Mapping[str, Any]) -> Model:
         """A model of the run with weights of its own, which nobody changes. The last one stays in memory: it is
@@ -303,8 +343,12 @@ class RunContext:
 
     def fresh(self) -> Model:
         """The full model, to be trained on. Those that nobody changes leave the memory until they are asked for."""
+        if self.made_in_memory is not None:
+            return self.full.remove(HeadMask.full(self.full.heads), grow=True)
         self.last_pruned = ((), None)
         vars(self).pop("full", None)
+        if self.memory is None:
+            self.load_given.model = None
         return load(self.folder / "model", self.device)
 
     @property

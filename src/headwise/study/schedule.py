@@ -44,6 +44,7 @@ from headwise.study.variants import (
     FULL,
     Variant,
     comparison_names,
+    is_baseline,
     model_controls,
     models_for_comparison,
     models_of_order,
@@ -146,7 +147,7 @@ class Schedule:
 
     def is_candidate(self, variant: Variant) -> bool:
         """Whether a model can be chosen: neither a control, nor one that is only there for comparison."""
-        is_other = variant.only_for_comparison or variant.method == "greedy.random"
+        is_other = variant.only_for_comparison or is_baseline(self.run.plan.pruning, variant)
         return variant.control is None and not is_other
 
     def is_tested(self, variant: Variant) -> bool:
@@ -208,7 +209,8 @@ class Schedule:
         for ranking in rankings_of(sweep):
             of_order = [variant for variant in models_at_steps if variant.ranking == ranking]
             is_ranked = RankHeads(index, ranking).done(self.run)
-            while is_ranked and ranking.score != "random":
+            is_candidate = bool(of_order) and not is_baseline(self.run.plan.pruning, of_order[0])
+            while is_ranked and is_candidate:
                 results = self.heads_and_quality(of_order)
                 if not results:
                     break

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import lru_cache, partial
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -17,15 +17,16 @@ from headwise.core.folders import Folder, as_path, below
 from headwise.core.progress import Progress, about
 from headwise.data import embedded
 from headwise.models.devices import usable
+from headwise.models.model import Model
 from headwise.study.evaluation_steps import Evaluate
-from headwise.study.executor import Executor, LocalExecutor, StudyOutcome, run_builds
+from headwise.study.executor import Executor, LocalExecutor, StudyOutcome, build_order, run_builds
 from headwise.study.forecast import forwards_of, model_lines, plan_lines, seconds_of
 from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
 from headwise.study.preflight import preflight
 from headwise.study.results import Tables, write_grid
-from headwise.study.run_context import InMemory, RunContext
+from headwise.study.run_context import GivenModel, InMemory, RunContext
 from headwise.study.schedule import STAGES, Schedule
 from headwise.study.step import Build
 from headwise.study.variants import FULL
@@ -45,6 +46,7 @@ class Study:
         progress: Progress,
         cache: Path | None = None,
         memory: InMemory | None = None,
+        given: Model | None = None,
     ) -> None:
         self.plan = plan
         self.out = out
@@ -52,14 +54,13 @@ class Study:
         self.progress = progress
         self.failed: dict[str, dict[str, str]] = {}
         self.runs: dict[str, RunContext] = {}
+        self.given = GivenModel(plan, device, memory.model if memory else given)
         for name, own in plan.runs.items():
             self.failed[name] = {}
             own_cache = below(cache, name) if cache else None
             self.runs[name] = RunContext(
-                own, below(out, name), progress, device, name, own_cache, memory
+                own, below(out, name), progress, device, name, own_cache, memory, self.given
             )
-        first = next(iter(self.runs.values()))
-        self.given = lru_cache(first.load_given)  # for a look before any work
 
     def __call__(self, build: Build) -> None:
         """Make one build. With several processes, the main one alone makes what is not shared."""
@@ -73,6 +74,16 @@ class Study:
 
     def schedule(self, name: str) -> Schedule:
         return Schedule(self.runs[name], self.failed[name])
+
+    def builds_before(self, goal: str) -> list[Build]:
+        """The build of the name `goal`, and all that it waits for, however far away."""
+        every = self.builds()
+        wanted = {goal}
+        for name in reversed(build_order(every)):
+            build = next(build for build in every if build.name == name)
+            if name in wanted:
+                wanted.update(build.waits_for)
+        return [build for build in every if build.name in wanted]
 
     def builds(self, stages: Collection[str] = STAGES) -> list[Build]:
         """The builds of all runs, one run after the other, but the expensive and the last ones at the end."""
@@ -101,9 +112,8 @@ class Study:
     def after_build(self, build: Build, outcome: StudyOutcome) -> None:
         """Note a failure of the build, or write the tables of its run where they have grown."""
         run = self.runs[build.run.name]
-        if build.name in outcome.failed:
-            self.failed[run.name][build.step.name] = outcome.failed[build.name]
-        elif isinstance(build.step, Evaluate):
+        self.note_failure(build, outcome)
+        if build.name not in outcome.failed and isinstance(build.step, Evaluate):
             if build.step.variant == FULL and build.step.split == "dev":
                 self.warn_of_low_quality(run, build.step)
             if build.step.split == "dev":
@@ -111,6 +121,11 @@ class Study:
                     self.progress.say(f"  {doubt}")
             if not build.was_done and run.main:
                 self.write_tables(run.name)
+
+    def note_failure(self, build: Build, outcome: StudyOutcome) -> None:
+        """Note a failure of the build: the schedule goes on without it."""
+        if build.name in outcome.failed:
+            self.failed[build.run.name][build.step.name] = outcome.failed[build.name]
 
     def warn_of_low_quality(self, run: RunContext, evaluation: Evaluate) -> None:
         """Say where a full model is too poor to be pruned, once it is evaluated on dev: models are pruned after that."""
@@ -142,11 +157,13 @@ def run_study(
     workers: str | None = None,
     threads: int | None = None,
     memory: InMemory | None = None,
+    given: Model | None = None,
 ) -> Path:
     """Run a plan in a folder; what is already there and unchanged is not made again. Returns the folder.
 
     only: stop after this stage (one of STAGES). report: called at the end with the folder. workers: "ray" shares the
-    steps out to Ray's workers; threads: of every step. memory: a model and texts that are not read from files.
+    steps out to Ray's workers; threads: of every step. memory: a model and texts that are not read from files. given: the
+    model that the plan names, where it is loaded already.
 
     With several processes (started by `torchrun` or `accelerate launch`) all train, score and prune; the main one does the
     rest. A step that fails does not stop the others; at the end HeadwiseError says what failed. Raises HeadwiseError for
@@ -169,12 +186,8 @@ def run_study(
     if not main:
         progress = Progress(quiet=True)
     progress.say(f"headwise: {plan.name} in {out}")
-    with thread_count(threads), ExitStack() as stack:
-        # Before the locks: a foreign folder gets no file of ours.
-        refuse_others(plan, out)
-        for folder in dict.fromkeys([".", *plan.runs]):
-            stack.enter_context(Folder(below(out, folder)).lock(main))
-        study = Study(plan, out, device, progress, memory=memory)
+    with thread_count(threads), kept(plan, out, main):
+        study = Study(plan, out, device, progress, memory=memory, given=given)
         for line in preflight(
             plan, [*study.runs.values()], study.builds(stages), device, study.given
         ):
@@ -183,8 +196,6 @@ def run_study(
             claim(plan, out)
             write_corpora(study)
         PartialState().wait_for_everyone()
-        # Steps load the copy in model/: two of a large model may not fit in memory.
-        study.given.cache_clear()
         list_builds = partial(study.builds, stages)
         with progress.bar(plan.name):
             with open_executor(workers, study, threads or 1, device) as executor:
@@ -280,13 +291,50 @@ def keep_only_chosen(run: RunContext, schedule: Schedule) -> None:
             run.store.remove(model_step(variant).name, f"pruned/{variant.name}/")
 
 
-def dry_run(plan: Plan, out: Path, device: str = "cpu", *, every_step: bool = True) -> list[str]:
+def make_model(plan: Plan, out: Path, progress: Progress, memory: InMemory, goal: str) -> Study:
+    """Make one step of a study of one run, and what leads to it, with a model and texts in memory: no tables, no page.
+
+    goal: the name of the step. Raises what the step that fails raises.
+    """
+    device = str(memory.model.hf.device)
+    main = PartialState(cpu=device == "cpu").is_main_process
+    study = Study(plan, out, device, progress, memory=memory)
+    list_builds = partial(study.builds_before, goal)
+    executor = LocalExecutor(study, progress)
+    with kept(plan, out, main) if memory.made is None else nullcontext():
+        if main and memory.made is None:
+            claim(plan, out)
+        outcome = run_builds(list_builds, executor, progress, study.note_failure, forwards_of)
+    if outcome.error is not None:
+        raise outcome.error
+    return study
+
+
+@contextmanager
+def kept(plan: Plan, out: Path, main: bool) -> Iterator[None]:
+    """The folder of a plan, for nobody else during the block. Raises HeadwiseError for one that another plan was run in."""
+    # Before the locks: a foreign folder gets no file of ours.
+    refuse_others(plan, out)
+    with ExitStack() as stack:
+        for folder in dict.fromkeys([".", *plan.runs]):
+            stack.enter_context(Folder(below(out, folder)).lock(main))
+        yield
+
+
+def dry_run(
+    plan: Plan,
+    out: Path,
+    device: str = "cpu",
+    *,
+    every_step: bool = True,
+    given: Model | None = None,
+) -> list[str]:
     """The builds of a plan in lines: what is done and what is to do, and about how long it takes, as far as it is known
-    by now. every_step: else only the models that it makes."""
+    by now. every_step: else only the models that it makes. given: the model that the plan names, where it is loaded."""
     refuse_others(plan, out)
     device = usable(device)
     with tempfile.TemporaryDirectory() as work:
-        study = Study(plan, out, device, Progress(quiet=True), cache=Path(work))
+        study = Study(plan, out, device, Progress(quiet=True), cache=Path(work), given=given)
         runs = [*study.runs.values()]
         for run in runs:
             run.outline = True

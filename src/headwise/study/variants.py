@@ -156,6 +156,14 @@ def greedy_method(sweep: GreedySweep, ranking: Ranking) -> str:
     return f"greedy.{ranking.score}{'.rescored' if rescored else ''}"
 
 
+def is_baseline(sweeps: Sequence[Sweep], variant: Variant) -> bool:
+    """Whether a model is of a random order beside others: a random order alone is what was asked for."""
+    if variant.ranking is None or variant.ranking.score != "random":
+        return False
+    sweep = sweeps[variant.sweep_index]
+    return isinstance(sweep, GreedySweep) and sweep.measure != ["random"]
+
+
 def sweep_controls(sweep: Sweep, index: int) -> list[Variant]:
     """The controls that a whole sweep has once."""
     variants = []

@@ -102,7 +102,7 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
 def too_high_limit(run: FinishedRun) -> list[str]:
     """That the limit means nothing, where the full model has less BLEU than may be lost."""
     from headwise.core.qualities import BLEU
-    from headwise.pruning.prune import too_generous
+    from headwise.pruning.greedy import too_generous
 
     whole = run.quality_of(run.full, "dev").value
     if run.chosen is None or run.limit is None or run.quality_on("dev") != BLEU or whole is None:

@@ -110,20 +110,32 @@ def prune(
         goals["controls"] = control
     if "kinds" not in goals and (named := counted_kinds(goals.get("keep", []))):
         goals["kinds"] = named
-    if method or "penalty" in goals:  # wrong words are refused before torch is loaded
-        prune_plan(model, seed, method or "gates", tables, set_, "gradient")
+
+    def plan_for(method: str) -> Plan:
+        from headwise.study import plan_of
+
+        typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}
+        return plan_of(model, method, tables, seed, settings=set_ or [], typed=typed)
+
+    # What names its method is refused before torch is loaded.
+    method = method or ("gates" if "penalty" in goals else None)
+    plan = plan_for(method) if method else None
+    if plan is not None:
         refuse_foreign_files(out)
         if not dry_run:
             Folder(out).make()
+    from headwise.models.devices import usable
     from headwise.models.loading import load, task_class
+    from headwise.study import completed
 
     task = task_class(model)
-    method = method or ("gates" if task.trains_gates_by_default or "penalty" in goals else "greedy")
-    if "kinds" not in goals and not task.trains_gates_by_default:
-        prune_plan(model, seed, method, tables, set_, task.usual_score)  # refuses before it loads
-        goals["kinds"] = list(load(model).task.usual_kinds)
-    plan = prune_plan(model, seed, method, tables, set_, task.usual_score)
-    run_plan(plan, out, quiet, device, dry_run, result="pruned")
+    plan = plan or plan_for("gates" if task.trains_gates_by_default else "greedy")
+    given = None
+    (sweep,) = plan.pruning
+    if "kinds" not in sweep.model_fields_set and not task.trains_gates_by_default:
+        given = load(model, usable(device))
+    plan = completed(plan, task, given.task.usual_kinds if given else None)
+    run_plan(plan, out, quiet, device, dry_run, result="pruned", given=given)
 
 
 def prune_texts(
@@ -143,43 +155,6 @@ def prune_texts(
     if study is None:
         raise HeadwiseError(NO_TEXT)
     return {**study.plan.data.model_dump(exclude_none=True), **named}
-
-
-def prune_plan(
-    model: str,
-    seed: int,
-    method: str,
-    tables: dict[str, dict[str, Any]],
-    settings: list[str] | None,
-    measure: str,
-) -> Plan:
-    """The plan that a command line stands for. tables: the fields that were given, by the tables of a plan. measure: that
-    greedy removal goes by where none is given."""
-    from headwise.study import make_plan
-
-    goals = {"method": method, **tables["pruning"]}
-    if method == "greedy":
-        goals.setdefault("measure", [measure])
-        if goals.get("train") not in (None, "distil"):
-            # Without it, what pruning costs and what more training brings would be one number.
-            goals.setdefault("controls", ["fine-tuned"])
-    # One model was asked for: then it is the choice, whatever it costs.
-    # Greedy removal also has one measure by now: the default, or the one that was given.
-    several_values = ("keep", "measure") if method == "greedy" else ("keep", "penalty")
-    values = [value for name in several_values for value in goals.get(name, [])]
-    one_model = len(values) == (2 if method == "greedy" else 1)
-    given = {
-        "name": "prune",
-        "seed": seed,
-        "model": model,
-        **tables,
-        "pruning": goals,
-        "choice": tables.get("choice") or ({"max_drop": "any"} if one_model else {}),
-        # `headwise score` does that; here it would only delay the pruned model.
-        "scoring": {"measures": [], "pruned": []},
-    }
-    typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}
-    return make_plan(given, settings or [], "prune", typed)
 
 
 def counted_kinds(counts: list[Any]) -> list[str]:

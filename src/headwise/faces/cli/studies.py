@@ -36,6 +36,7 @@ from headwise.faces.cli.signals import resumable
 from headwise.models.devices import memory_line
 
 if TYPE_CHECKING:
+    from headwise.models.model import Model
     from headwise.study import Plan
     from headwise.study.study import ReportWriter
 
@@ -48,17 +49,19 @@ def run_plan(
     dry_run: bool,
     only: str | None = None,
     result: str = "report.html",
+    given: Model | None = None,
     **workers: Any,
 ) -> None:
     """Run a plan, print its outcome and the path of the result: the chosen model where `result` is `pruned`.
 
-    dry_run: only print what it would do, and about how long it takes. workers: options of `run_study`.
+    dry_run: only print what it would do, and about how long it takes. given: the model that the plan names, where it is
+    loaded already. workers: options of `run_study`.
     """
     if dry_run:
         from headwise.study.study import dry_run as cost_of
 
         # Who wrote no plan knows none of its steps.
-        lines = cost_of(plan, out, device, every_step=result != "pruned")
+        lines = cost_of(plan, out, device, every_step=result != "pruned", given=given)
         write(Console(highlight=False), "\n".join(lines))
         return
     from headwise.study.ownership import refuse_others
@@ -82,7 +85,7 @@ def run_plan(
         if only != "train":
             progress.say(f"No report.html. {missing} Then run `headwise report {out}`.")
     with resumable(out):
-        run_study(plan, out, progress, only, device, writer, **workers)
+        run_study(plan, out, progress, only, device, writer, given=given, **workers)
     # One process of several speaks.
     if PartialState().is_main_process:
         ended = None if only else outcome(out)
