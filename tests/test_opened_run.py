@@ -22,7 +22,8 @@ def test_a_study_opens_with_its_verdict_models_and_tables(finished: Path) -> Non
     run = hw.Run(finished)
     read = read_run(finished)
     assert run.name == finished.name and os.fspath(run) == str(finished)
-    assert run.verdict == f"{summary_section(read)['headline']}."
+    said = summary_section(read)
+    assert run.verdict == " ".join([said["headline"] + ".", said["basis"], said["advice"]]).strip()
     assert {*run.models["model"]} == {*read.model_table.index}
     assert list(run.models.columns) == ["model", "heads", "bleu", "change", "low", "high"]
     pd.testing.assert_frame_equal(run.scores.table, hw.Scores.read(finished).table)

@@ -373,7 +373,7 @@ def card_of(
     from transformers import AutoConfig
 
     from headwise.faces.report.model_card import card_sections, kept_table
-    from headwise.faces.report.summary import run_headline
+    from headwise.faces.report.summary import verdict_sentences
     from headwise.models.loading import end_of_sentence
 
     try:
@@ -403,7 +403,7 @@ def card_of(
     )
     paragraphs = [f"# {address.rpartition('/')[2]}"]
     if run is not None and row is not None:
-        paragraphs.append(f"{run_headline(run, row)}.")
+        paragraphs.append(" ".join(verdict_sentences(run, row)))
     elif layout is not None:
         paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
     if layout is not None:

@@ -21,7 +21,7 @@ from headwise.core.tables import MODELS
 from headwise.faces.report import report
 from headwise.faces.report.models import model_rows, ordered
 from headwise.faces.report.run_folder import read_run
-from headwise.faces.report.summary import summary_section
+from headwise.faces.report.summary import verdict_sentences, why_no_choice, without_choice
 from headwise.importance.interactions import Interactions
 from headwise.importance.scores import Scores
 from headwise.models.loading import load
@@ -66,8 +66,11 @@ class Run:
 
     @cached_property
     def verdict(self) -> str:
-        """Whether to ship the chosen model, what it saves and what it costs: the report's first sentence."""
-        return f"{summary_section(self.found)['headline']}."
+        """What was found of the chosen model, what that rests on and what follows; or why there is none."""
+        found = self.found
+        if found.full is None or found.chosen is None:
+            return f"{without_choice(found)}. {why_no_choice(found)}"
+        return " ".join(verdict_sentences(found, found.chosen))
 
     @cached_property
     def models(self) -> pd.DataFrame:

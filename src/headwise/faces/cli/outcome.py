@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class Outcome:
     """What a finished study says at its end.
 
-    headline, and the verdict of its comparison: better, worse, not distinguishable, or none. doubts: lines that speak
-    against the choice, or say why there is none. layouts: of the chosen model by its name, of all where none was chosen.
-    model: the folder of the chosen model. next_commands: what to do now, and how.
+    headline, and the finding of its comparison: better, worse, not distinguishable, or none. lines: what the headline
+    rests on, what follows, and what speaks against the choice, or why there is none. layouts: of the chosen model by its
+    name, of all where none was chosen. model: the folder of the chosen model. next_commands: what to do now, and how.
     """
 
     headline: str
-    verdict: str = ""
-    doubts: Sequence[str] = ()
+    finding: str = ""
+    lines: Sequence[str] = ()
     layouts: Mapping[str, HeadMask] = field(default_factory=dict)
     model: Path | None = None
     next_commands: Sequence[tuple[str, str]] = ()
@@ -39,12 +39,17 @@ def outcome(out: Path) -> Outcome:
         tables = ("report.html", "grid.csv", "across.csv")
         names = ", ".join(name for name in tables if (out / name).exists())
         return Outcome(f"Wrote {out}/{names}, and a folder for each run in it.")
-    from headwise.faces.report import summary as report_summary
+    from headwise.faces.report import summary
     from headwise.faces.report.run_folder import read_run
 
     run = read_run(out)
-    summary = report_summary.summary_section(run)
-    reason = [summary["why"]] if summary["why"] and run.pruned else []
+    found = ""
+    if run.full and run.chosen:
+        found = run.verdict_of(run.chosen).finding
+        headline, *lines = summary.verdict_sentences(run, run.chosen)
+    else:
+        headline = f"{summary.without_choice(run)}."
+        lines = [summary.why_no_choice(run)] if run.pruned else []
     shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
     if run.chosen:
         shown = [run.chosen["setting"]]
@@ -62,9 +67,9 @@ def outcome(out: Path) -> Outcome:
             then = f"echo 'A sentence.' | headwise translate {place}"
         next_commands.append(("Next:", then))
     return Outcome(
-        f"{summary['headline']}.",
-        summary["verdict"],
-        [*reason, *report_summary.doubts(run), *too_high_limit(run)],
+        headline,
+        found,
+        [*lines, *summary.doubts(run), *too_high_limit(run)],
         layouts,
         place,
         next_commands,

@@ -69,7 +69,7 @@ def run_plan(
     refuse_others(plan, out)  # before the seconds that the rest takes to load
     from accelerate import PartialState
 
-    from headwise.faces.cli.terminal import show_kept, show_verdict
+    from headwise.faces.cli.terminal import show_finding, show_kept
     from headwise.faces.hub import write_cards
     from headwise.faces.report import need_drawing
     from headwise.faces.report import report as write_report
@@ -99,8 +99,8 @@ def run_plan(
             progress.recommend("Next:", f"headwise score {out} --judge")
         if ended is not None:
             small = ended.model
-            show_verdict(progress.console, ended.headline, ended.verdict)
-            for line in ended.doubts:
+            show_finding(progress.console, ended.headline, ended.finding)
+            for line in ended.lines:
                 progress.say(line)
             show_kept(progress.console, ended.layouts)
             for what, command in ended.next_commands:

@@ -39,9 +39,9 @@ def show_heads(console: Console, grids: Sequence[HeadGrid], caption: str) -> Non
     console.print(side_by_side(grids, console.width))
 
 
-def show_verdict(console: Console, headline: str, verdict: str) -> None:
-    """Print the headline of a study in the colour of its verdict."""
-    write(console, headline, f"bold {VERDICT_COLOURS.get(verdict, '')}".strip())
+def show_finding(console: Console, headline: str, finding: str) -> None:
+    """Print the headline of a study in the colour of its finding."""
+    write(console, headline, f"bold {VERDICT_COLOURS.get(finding, '')}".strip())
 
 
 def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:

@@ -23,6 +23,7 @@ from headwise.pruning.controls import control_facts
 PANEL_TITLES = {"test": "test", "dev": "dev (where the model is chosen)"}
 TUNED_NAME = models.OTHERS[FINE_TUNED]
 DASHES = {"full model": [1, 0], TUNED_NAME: [2, 3], "allowed loss": [6, 4]}
+FEWEST_OF_LINE = 3  # points, the full model too
 MARKS_APART = 0.2  # heads: how far marks of other lines stand from their number, at most
 Line = tuple[str, pd.DataFrame]  # the name of a line, and its models
 
@@ -286,11 +287,15 @@ def _panel(
     on_line = points[points["line"] != ""]
     marks = [] if levels is None else _level_marks(levels, y)
     marks += _seed_marks(seeds, x, y)
+    # From the full model to a single other one a line would say that models lie between them.
+    drawn = on_line.groupby("line")["kept"].transform("nunique") >= FEWEST_OF_LINE
+    lines, alone = on_line[drawn], on_line[~drawn]
     if bands:
-        marks += charts.curve(on_line, x, y, colours, band=0.18, dots=34, tip=tip)
+        marks += charts.curve(lines, x, y, colours, band=0.18, dots=34, tip=tip)
     else:
-        marks += charts.curve(on_line, x, y, colours, width=1.6, opacity=0.6)
-        marks += charts.intervals(on_line[on_line["sort"] != "full"], x, y, colours, tip=tip)
+        marks += charts.curve(lines, x, y, colours, width=1.6, opacity=0.6)
+        alone = on_line
+    marks += charts.intervals(alone[alone["sort"] != "full"], x, y, colours, tip=tip)
     # Every line starts at the full model, which is drawn once.
     full = points[points["sort"] == "full"].head(1)
     marks += charts.intervals(full, x, y, tip=tip, style="level", size=60)

@@ -17,7 +17,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, checked_name, read_json
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
-from headwise.core.measured import Measurements
+from headwise.core.measured import FINE_TUNED, Measurements
 from headwise.core.options import validated
 from headwise.core.qualities import Number, QualityMeasure
 from headwise.core.tables import (
@@ -41,6 +41,7 @@ from headwise.core.tables import (
 )
 from headwise.faces.report import models
 from headwise.faces.report.models import ModelRow
+from headwise.pruning.verdict import Verdict, judge
 from headwise.roles.behaviour import NAMED
 from headwise.study.records import refuse_damaged
 
@@ -227,6 +228,27 @@ class FinishedRun:
         if before is None or after is None:
             return None
         return -self.quality.better * self.quality.change(before, after)
+
+    def doubts_of(self, model: ModelRow) -> list[str]:
+        """What speaks against a pruned model, or the control that it is compared with."""
+        settings = (model["setting"], models.against(model, FINE_TUNED))
+        own = [doubt for name in settings for doubt in self.facts["doubts"].get(name, [])]
+        if not own and models.measured(model, "settled").value == 0:
+            own = ["Its gates had not settled when they were decided: train longer."]
+        return own
+
+    def verdict_of(self, model: ModelRow) -> Verdict:
+        """What one of its models is worth on the reported text."""
+        return judge(
+            None if self.full is None else self.full["numbers"],
+            model["numbers"],
+            quality=self.quality,
+            on_dev=self.quality_on("dev"),
+            split=self.split,
+            limit=self.limit,
+            texts=self.facts["sentences"],
+            doubts=self.doubts_of(model),
+        )
 
     def heads_left(self, model: ModelRow) -> int:
         """The heads that the whole model has left, which is what choices compare; without a layout, of its own kinds."""

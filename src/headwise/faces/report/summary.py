@@ -1,8 +1,11 @@
-"""The first screen: the headline, tiles, and the facts of what pruning saved, what it cost and how it was chosen."""
+"""The first screen: what was found, what follows from it, tiles, and the facts of what pruning saved, what it cost and
+how it was chosen.
+
+Nothing is decided here: `pruning/verdict.py` does that, and a sentence only says it (`FOLLOWS`).
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,9 +17,9 @@ from headwise.core.qualities import (
     NEIGHBOURS,
     NO_BREAK,
     NOT_DISTINGUISHABLE,
-    WORSE,
-    Number,
+    QualityMeasure,
 )
+from headwise.core.statistics import ENOUGH_SENTENCES
 from headwise.faces.report import (
     head_words,
     kept_heads,
@@ -42,8 +45,8 @@ from headwise.faces.report.head_rows import heads_in, values_by_head
 from headwise.faces.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.faces.report.page import section
 from headwise.faces.report.run_folder import FinishedRun
+from headwise.pruning.verdict import LITTLE_SAVED, SPEED, Outcome, Speed, Verdict, compared_speed
 
-SPEED = "tokens_per_second"
 CACHE = "cache_bytes"
 SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "parameters": ("Parameters", quantity),
@@ -53,9 +56,11 @@ SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
     SPEED: ("Decoding speed, tokens/s", quantity),
 }
 Fact = tuple[str, str, str]  # label, text, verdict
-ONE_ROUND = "; one round only"
-# Share of the weights or the cache: a model that is no faster and significantly worse should save more.
-LITTLE_SAVED = 0.1
+NOISE = {  # why two speeds cannot be told apart
+    Speed.ONCE: "; one round only",
+    Speed.SAME: "; the ranges over the rounds overlap",
+}
+LESS_OF = {"parameters": "fewer weights", CACHE: "less key/value cache"}
 
 
 @section(
@@ -65,22 +70,25 @@ LITTLE_SAVED = 0.1
     files=("run.json", "pruning.csv", "layouts/", "heads.csv"),
 )
 def summary_section(run: FinishedRun) -> dict[str, Any]:
-    """Headline with its verdict and doubts, the map of the heads, tiles and facts; `why` no pruned model was chosen."""
+    """Headline, what it rests on, what follows and what speaks against it; the map of the heads, tiles and facts; `why` no
+    pruned model was chosen."""
     full = run.full
     chosen = run.chosen
     groups = [("Which score is faithful", score_faithfulness.faithfulness_facts(run))]
-    tiles: list[Fact] = []
-    why = ""
-    verdict = ""
-    advice = ""
     if full is None or chosen is None:
-        headline = _without_choice(run)
-        why = why_no_choice(run)
+        said = {"headline": without_choice(run), "basis": "", "advice": "", "verdict": ""}
+        said["why"] = why_no_choice(run)
+        tiles: list[Fact] = []
     else:
-        headline = run_headline(run, chosen)
-        verdict = run.leading_change(chosen)[1].verdict(run.quality)
-        advice = shipping_advice(run, chosen)
-        tiles = _tiles(run, full, chosen)
+        verdict = run.verdict_of(chosen)
+        said = {
+            "headline": finding_text(run, chosen, verdict),
+            "basis": basis_text(run, verdict),
+            "advice": FOLLOWS[verdict.outcome](verdict, run.quality),
+            "verdict": verdict.finding,
+            "why": "",
+        }
+        tiles = tiles_of(run, full, chosen)
         groups = [
             ("What was saved", saved(full, chosen)),
             ("What it cost", cost(run, full, chosen)),
@@ -90,11 +98,8 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         ]
     groups = [group for group in groups if group[1]]
     return {
-        "headline": headline,
-        "verdict": verdict,
-        "advice": advice,
+        **said,
         "findings": findings(run),
-        "why": why,
         "tiles": tiles,
         "groups": groups,
         "leads": ", ".join(lead[0].lower() + lead[1:] for lead, _ in groups),
@@ -103,84 +108,142 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     }
 
 
-def shipping_advice(run: FinishedRun, chosen: ModelRow) -> str:
-    """Whether to ship a model, in a few words with the reason; empty without a comparison.
-
-    A loss that the plan allows is no reason against it: how much may be lost is the user's choice.
-    """
-    _, change = run.leading_change(chosen)
-    outcome = change.verdict(run.quality)
-    if change.value is None or not outcome:
-        return ""
-    if does_not_translate(run):
-        return "Do not ship: the full model does not translate yet"
-    allowed = _is_allowed(run, chosen)
-    objection = why_not_worth_it(run, chosen)
-    if objection and not allowed:
-        return f"Do not ship: {objection}"
-    if model_doubts(run, chosen):
-        return "Do not ship yet: there are doubts about this model"
-    share, saving = _largest_saving(run, chosen)
-    faster, speed = _faster(run.full, chosen)
-    gains = listed([text for text in (saving, speed if faster else "") if text])
-    if outcome == WORSE:
-        return f"Ship only if the loss is worth {gains or 'fewer heads'}"
-    quality_text = "better" if outcome == BETTER else "no significant loss"
-    if share < LITTLE_SAVED and not faster:
-        return f"Little to gain: {'; '.join(filter(None, [gains, quality_text]))}"
-    return f"Ship: {gains}; {quality_text}"
+def verdict_sentences(run: FinishedRun, model: ModelRow) -> list[str]:
+    """What was found of a model, what that rests on, and what follows: a sentence each, the last two only where there is
+    something to say."""
+    verdict = run.verdict_of(model)
+    advice = FOLLOWS[verdict.outcome](verdict, run.quality)
+    headline = f"{finding_text(run, model, verdict)}."
+    return [line for line in (headline, basis_text(run, verdict), advice) if line]
 
 
-def run_headline(run: FinishedRun, chosen: ModelRow) -> str:
-    """The advice, the heads removed, what that saved, and the change of quality with its interval: to equal further
-    training where measured, else to the full model; then whether the limit of the plan was kept."""
-    advice = shipping_advice(run, chosen)
-    facts = removal_facts(run, chosen)
-    return f"{advice}. {facts}" if advice else facts
-
-
-def removal_facts(run: FinishedRun, chosen: ModelRow) -> str:
-    """What was removed from a model, what that saved and what it cost, in numbers."""
-    removed = chosen["total"] - chosen["kept"]
-    start = f"{removed} of {chosen['total']} {models.heads_name(chosen['kinds'])} removed"
-    _, saving = _largest_saving(run, chosen)
-    _, speed = _faster(run.full, chosen)
-    savings = [text for text in (saving, speed) if text]
-    if savings:
-        start = f"{start}: {', '.join(savings)}"
-    quality = run.quality
-    reference, change = run.leading_change(chosen)
+def finding_text(run: FinishedRun, model: ModelRow, verdict: Verdict) -> str:
+    """What was removed, and how the quality changed: `15 of 24 encoder heads removed: BLEU −0.31 [−0.71, +0.11] compared
+    with equal further training, not distinguishable`."""
+    removed = model["total"] - model["kept"]
+    start = f"{removed} of {model['total']} {models.heads_name(model['kinds'])} removed"
+    change = verdict.change
     if change.value is None:
         return start
     interval = interval_text(change.low, change.high)
-    on_split = " on dev" if run.split == "dev" else ""
-    preposition = " of" if quality.unit.endswith("points") else ""
-    moved = f"{signed(change.value)}{quality.unit}{preposition} {quality.title}{on_split} {interval}".rstrip()
-    text = f"{start}; {moved} to {OTHERS[reference]}"
-    if change.verdict(quality) == NOT_DISTINGUISHABLE:
-        text = f"{text}, {NOT_DISTINGUISHABLE}"
-    kept = _limit_kept(run, chosen)
-    if kept:
-        text = f"{text}; {kept}"
-    return text
+    moved = f"{run.quality.title} {signed(change.value)}{run.quality.unit} {interval}".rstrip()
+    found = f", {verdict.finding}" if verdict.finding else ""
+    return f"{start}: {moved} compared with {OTHERS[verdict.reference]}{found}"
 
 
-def why_not_worth_it(run: FinishedRun, chosen: ModelRow) -> str:
-    """Why a model is not worth using, in words: it is surely worse and saves little, or surely loses more than it saves;
-    empty if it is worth using."""
-    _, change = run.leading_change(chosen)
-    if change.verdict(run.quality) != WORSE:
+def basis_text(run: FinishedRun, verdict: Verdict) -> str:
+    """What the finding rests on, what was saved, and whether the limit was kept, in sentences."""
+    said = []
+    if verdict.change.value is not None and verdict.texts is not None:
+        over = run.quality.over if verdict.texts != 1 else run.quality.over.removesuffix("s")
+        interval = ", with a 95 % interval" if verdict.finding else ", too few for an interval"
+        said.append(f"Measured on {verdict.texts} {over} of {run.split}{interval}.")
+    if gains := [text for text in (saving_text(verdict), speed_text(verdict)) if text]:
+        said.append(f"Saved: {', '.join(gains)}.")
+    if kept := limit_text(verdict, run.quality):
+        said.append(f"{kept}.")
+    return " ".join(said)
+
+
+def saving_text(verdict: Verdict) -> str:
+    """`2.6 % fewer weights`; empty where nothing is."""
+    return f"{percent(verdict.saved, 1)} {LESS_OF[verdict.saving]}" if verdict.saved > 0 else ""
+
+
+def speed_text(verdict: Verdict) -> str:
+    """How the speed compares with that of the full model; empty where it was not measured."""
+    share = percent(abs(verdict.speed_up))
+    return {
+        Speed.NOT_MEASURED: "",
+        Speed.ONCE: "speed measured only once",
+        Speed.SAME: "no faster",
+        Speed.FASTER: f"{share} faster",
+        Speed.SLOWER: f"{share} slower",
+    }[verdict.speed]
+
+
+def limit_text(verdict: Verdict, quality: QualityMeasure) -> str:
+    """On which texts the model stays within the limit, which counts from the full model; empty without a limit, or where
+    dev was not measured."""
+    if verdict.limit is None or "dev" not in (*verdict.within, *verdict.over):
         return ""
-    saved_share, saving = _largest_saving(run, chosen)
-    base = run.quality_of(run.full).value
-    # Where the full model's quality is not known, the loss counts as no share of it.
-    lost_share = _least_loss(run, change) / (100 if run.quality.relative else base or math.inf)
-    if lost_share > saved_share:
-        return f"it loses at least {percent(lost_share, 1)}, more than it saves"
-    faster, _ = _faster(run.full, chosen)
-    if saved_share >= LITTLE_SAVED or faster or not saving:
-        return ""
-    return f"it is worse, and saves less than {percent(LITTLE_SAVED)}"
+    limit = f"the limit of {amount(verdict.limit, quality)}"
+    words = [f"within {limit} on {listed(verdict.within)}"] if verdict.within else []
+    if verdict.over:
+        words.append(f"over {'it' if words else limit} on {listed(verdict.over)}")
+    return f"Compared with {OTHERS[UNPRUNED]} it is {', '.join(words)}"
+
+
+def amount(value: float, quality: QualityMeasure) -> str:
+    """A loss in its unit: `0.5 BLEU`, `1 point of accuracy`."""
+    return f"{value:.3g} {quality.loss.replace('points', 'point', int(value == 1))}"
+
+
+def gains_text(verdict: Verdict) -> str:
+    """What is gained, for a sentence."""
+    faster = speed_text(verdict) if verdict.speed == Speed.FASTER else ""
+    return listed([text for text in (saving_text(verdict), faster) if text]) or "fewer heads"
+
+
+def needed_text(verdict: Verdict, quality: QualityMeasure) -> str:
+    """How many texts the limit needs."""
+    if verdict.limit is None:
+        return f" Give at least {ENOUGH_SENTENCES}."
+    limit = amount(verdict.limit, quality)
+    if verdict.needed is None:
+        return f" More text alone will not show a loss below {limit}: give a larger limit, or keep more heads."
+    # Two digits say how rough it is.
+    rough = float(f"{verdict.needed:.1e}")
+    rough += 10 ** (len(str(verdict.needed)) - 2) if rough < verdict.needed else 0
+    return f" To tell a loss of {limit} takes about {rough:,.0f} {quality.over}."
+
+
+def too_dear_text(verdict: Verdict, quality: QualityMeasure) -> str:
+    least = amount(verdict.least_loss, quality)
+    return f"Do not ship: by its interval it loses at least {least}, a larger share than it saves ({gains_text(verdict)})."
+
+
+def ship_text(verdict: Verdict, quality: QualityMeasure) -> str:
+    reason = "it is better"
+    if verdict.finding != BETTER and verdict.limit is not None:
+        within = f"within the limit of {amount(verdict.limit, quality)}"
+        reason = f"by its interval it loses at most {amount(verdict.most_loss, quality)}, {within}"
+    return f"Ship: {reason}; {gains_text(verdict)}."
+
+
+# What follows from each outcome, in words. None advises to ship but the one whose interval allows it.
+FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
+    Outcome.NOT_COMPARED: lambda verdict, quality: "",
+    Outcome.NO_BASIS: lambda verdict, quality: (
+        "Nothing follows while the full model does not translate."
+    ),
+    Outcome.TOO_DEAR: too_dear_text,
+    Outcome.NO_GAIN: lambda verdict, quality: (
+        f"Do not ship: it is worse, and saves less than {percent(LITTLE_SAVED)}."
+    ),
+    Outcome.OVER_LIMIT: lambda verdict, quality: (
+        f"Do not ship: by its interval it loses at least {amount(verdict.least_loss, quality)}, more than the limit of "
+        f"{amount(verdict.limit or 0, quality)}."
+    ),
+    Outcome.DOUBTED: lambda verdict, quality: (
+        "Nothing follows yet: there are doubts about this model."
+    ),
+    Outcome.TOO_SHORT: lambda verdict, quality: (
+        f"Nothing follows yet: {verdict.texts} {quality.over} are too few to tell.{needed_text(verdict, quality)}"
+    ),
+    Outcome.UNDECIDED: lambda verdict, quality: (
+        f"Nothing follows yet: by its interval it may lose {amount(verdict.most_loss, quality)}, more than the limit of "
+        f"{amount(verdict.limit or 0, quality)}.{needed_text(verdict, quality)}"
+    ),
+    Outcome.OPEN: lambda verdict, quality: (
+        f"Whether it is worth {gains_text(verdict)} is yours to say: by its interval it may lose "
+        f"{amount(verdict.most_loss, quality)}, and the plan sets no limit (max_drop) for it."
+    ),
+    Outcome.LITTLE: lambda verdict, quality: (
+        f"Little to gain: less than {percent(LITTLE_SAVED)} is saved, and it is no faster."
+    ),
+    Outcome.SHIP: ship_text,
+}
 
 
 MOST_NAMED = 3  # heads that a sentence names
@@ -188,19 +251,19 @@ MOST_NAMED = 3  # heads that a sentence names
 
 def findings(run: FinishedRun) -> list[str]:
     """Which heads matter, what they do, which score to trust, and which one says little: a sentence each."""
-    said = [_heads_that_matter(run)]
+    sentences = [heads_that_matter(run)]
     functions = [*role_tables.role_facts(run), *head_words.word_facts(run)]
-    said += [f"{label}: {text}." for label, text, _ in functions]
-    facts = {label: text for label, text, _ in score_faithfulness.faithfulness_facts(run)}
-    if best := facts.get("Most faithful score"):
-        said.append(
+    sentences += [f"{label}: {text}." for label, text, _ in functions]
+    scores = {label: text for label, text, _ in score_faithfulness.faithfulness_facts(run)}
+    if best := scores.get("Most faithful score"):
+        sentences.append(
             f"Score to trust: {best[0].lower() + best[1:]}. Removal in its order costs least."
         )
-    said.append(_like_untrained(run))
-    return [sentence for sentence in said if sentence]
+    sentences.append(like_untrained(run))
+    return [sentence for sentence in sentences if sentence]
 
 
-def _heads_that_matter(run: FinishedRun) -> str:
+def heads_that_matter(run: FinishedRun) -> str:
     """The heads without which the loss rises most."""
     values = values_by_head(run, score_maps.LOSS_MEASURE)
     highest = sorted(values, key=values.__getitem__, reverse=True)[:MOST_NAMED]
@@ -208,7 +271,7 @@ def _heads_that_matter(run: FinishedRun) -> str:
     return f"Most missed when off, in nats per token: {listed(named)}." if named else ""
 
 
-def _like_untrained(run: FinishedRun) -> str:
+def like_untrained(run: FinishedRun) -> str:
     """How many heads have the relevance of a head of an untrained model."""
     ranges = score_maps.control_ranges(run)
     for measure in ("lrp.ding", *sorted(set(run.heads["measure"]))):
@@ -232,67 +295,8 @@ def _like_untrained(run: FinishedRun) -> str:
     return ""
 
 
-def _least_loss(run: FinishedRun, change: Number) -> float:
-    """What a model loses at least, by the end of the interval that is nearer to no loss; 0 without an interval."""
-    if change.low is None or change.high is None:
-        return 0.0
-    return -change.high if run.quality.higher_is_better else change.low
-
-
-def _is_allowed(run: FinishedRun, model: ModelRow) -> bool:
-    """Whether the limit of the plan allows what a model loses on dev, and the main comparison does not surely
-    exceed it."""
-    lost = run.lost(model)
-    if run.limit is None or lost is None or not is_within(lost, run.limit):
-        return False
-    if run.quality != run.quality_on("dev"):  # no limit is about this measure
-        return True
-    _, change = run.leading_change(model)
-    return is_within(_least_loss(run, change), run.limit)
-
-
-def _limit_kept(run: FinishedRun, model: ModelRow) -> str:
-    """On which texts a model stays within the limit of the plan, which counts from the full model; empty without a limit,
-    or where dev was not measured."""
-    losses = {split: run.lost(model, split) for split in ("dev", "test")}
-    if run.limit is None or losses["dev"] is None:
-        return ""
-    known = {split: lost for split, lost in losses.items() if lost is not None}
-    within = [split for split, lost in known.items() if is_within(lost, run.limit)]
-    over = [split for split in known if split not in within]
-    limit = f"the limit of {run.limit:g}{run.quality.unit}"
-    words = [f"within {limit} on {listed(within)}"] if within else []
-    if over:
-        words.append(f"over {'it' if within else limit} on {listed(over)}")
-    reference, _ = run.leading_change(model)
-    start = "" if reference == UNPRUNED else f"compared with {OTHERS[UNPRUNED]} "
-    return start + ", ".join(words)
-
-
-def _faster(full: ModelRow | None, chosen: ModelRow) -> tuple[bool, str]:
-    """Whether a model is clearly faster than the full one, and the same in words; no words without a measurement."""
-    both = _values_of_both(full, chosen, SPEED)
-    if full is None or not both or not both[0]:
-        return False, ""
-    noise = _speed_noise(full, chosen)
-    if noise:
-        return False, "speed measured only once" if noise == ONE_ROUND else "no faster"
-    share = both[1] / both[0] - 1
-    return share > 0, f"{percent(abs(share), 0)} {'faster' if share > 0 else 'slower'}"
-
-
-def _largest_saving(run: FinishedRun, chosen: ModelRow) -> tuple[float, str]:
-    """The share that a model saves of its weights, or of its key/value cache if that is more, and the same in words."""
-    shares = []
-    for measure, what in (("parameters", "fewer weights"), (CACHE, "less key/value cache")):
-        both = _values_of_both(run.full, chosen, measure)
-        if both and both[0]:
-            text = f"{percent_change(*both).removeprefix('−')} {what}"
-            shares.append((1 - both[1] / both[0], text))
-    return max(shares, key=lambda share: share[0], default=(0.0, ""))
-
-
-def _without_choice(run: FinishedRun) -> str:
+def without_choice(run: FinishedRun) -> str:
+    """The headline where no pruned model was chosen."""
     if run.pruned:
         return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
     total = len(heads_in(run.heads))
@@ -331,7 +335,7 @@ def losses_on_dev(run: FinishedRun) -> dict[str, float]:
     return {setting: lost for setting, lost in losses.items() if lost is not None}
 
 
-def _values_of_both(
+def values_of_both(
     one: ModelRow | None, other: ModelRow, measure: str, split: str = ""
 ) -> tuple[float, float] | None:
     """A measure of two models that both have it."""
@@ -340,24 +344,24 @@ def _values_of_both(
     return None if before is None or after is None else (before, after)
 
 
-def _tiles(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
+def tiles_of(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """Label, value and detail of the numbers to see at a glance: size, speed (or the key/value cache, where that is
     smaller or speed was not measured) and quality; of embeddings also how many keep their nearest neighbour."""
     tiles = []
-    cached = _values_of_both(full, chosen, CACHE)
+    cached = values_of_both(full, chosen, CACHE)
     smaller = cached is not None and cached[1] < cached[0]
     for measure in (
         "parameters",
-        CACHE if smaller or not _values_of_both(full, chosen, SPEED) else SPEED,
+        CACHE if smaller or not values_of_both(full, chosen, SPEED) else SPEED,
     ):
         label, write = SAVED[measure]
-        if (both := _values_of_both(full, chosen, measure)) and both[0]:
-            noise = measure == SPEED and _speed_noise(full, chosen)
+        if (both := values_of_both(full, chosen, measure)) and both[0]:
+            noise = measure == SPEED and speed_noise(full, chosen)
             change = "no clear change" if noise else percent_change(*both)
             tiles.append((label, change, " → ".join(map(write, both))))
 
     quality = run.quality
-    both = _values_of_both(full, chosen, quality.name, run.split)
+    both = values_of_both(full, chosen, quality.name, run.split)
     label = f"{capital(quality.title)} on {run.split}"
     tuned = run.change_of(chosen, FINE_TUNED)
     unit = quality.unit.replace(NO_BREAK, " ")  # a tile is narrow
@@ -383,22 +387,17 @@ def saved(full: ModelRow, chosen: ModelRow) -> list[Fact]:
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
     for measure, (label, write) in SAVED.items():
-        if (both := _values_of_both(full, chosen, measure)) and both[0]:
-            noise = _speed_noise(full, chosen) if measure == SPEED else ""
+        if (both := values_of_both(full, chosen, measure)) and both[0]:
+            noise = speed_noise(full, chosen) if measure == SPEED else ""
             text = f"{' → '.join(map(write, both))} ({percent_change(*both)}){noise}"
             facts.append((label, text, NOT_DISTINGUISHABLE if noise else ""))
     return facts
 
 
-def _speed_noise(full: ModelRow, chosen: ModelRow) -> str:
-    """Why two speeds cannot be distinguished, if so."""
-    before, after = measured(full, SPEED), measured(chosen, SPEED)
-    if before.low is None or before.high is None or after.low is None or after.high is None:
-        return ONE_ROUND
-    if before.low == before.high or after.low == after.high:  # a single round is its own range
-        return ONE_ROUND
-    overlap = after.low <= before.high and before.low <= after.high
-    return "; the ranges over the rounds overlap" if overlap else ""
+def speed_noise(full: ModelRow, chosen: ModelRow) -> str:
+    """Why two speeds cannot be told apart; empty where they can."""
+    speed, _ = compared_speed(measured(full, SPEED), measured(chosen, SPEED))
+    return NOISE.get(speed, "")
 
 
 def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
@@ -410,7 +409,7 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     )
     others = [(one, FINE_TUNED, "to equal further training without pruning") for one in tuned]
     for other, reference, label in [*others, (full, UNPRUNED, "to the untouched full model")]:
-        if both := _values_of_both(other, chosen, quality.name, run.split):
+        if both := values_of_both(other, chosen, quality.name, run.split):
             change = run.change_of(chosen, reference)
             moved = tested_text(change, ", ", quality.unit)
             moved = moved or f"{signed(quality.change(*both))}{quality.unit}, no interval"
@@ -429,24 +428,24 @@ def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
     facts = list[Fact]()
     for model in [chosen] if models.orders_against(chosen) else run.pruned:
         start = "" if model["setting"] == chosen["setting"] else f"{model['label']}: "
-        said = []
+        to_random = []
         for reference in models.orders_against(model):
             change = run.change_of(model, reference)
             if change.value is None:
                 continue
             if reference.startswith("random."):
-                said.append(change.verdict(run.quality))
+                to_random.append(change.verdict(run.quality))
             else:
                 label = f"{start}To the best other measure on dev, {measure_name(reference)}"
                 moved = tested_text(change, ", ", run.quality.unit)
                 verdict = change.verdict(run.quality)
                 facts.append((label, f"{run.quality.title} {moved}", verdict))
-        if said:
-            better = said.count(BETTER)
-            text = f"better than {better} of {len(said)}"
+        if to_random:
+            better = to_random.count(BETTER)
+            text = f"better than {better} of {len(to_random)}"
             if not better:
                 text += ": this measure says nothing about which heads to remove"
-            verdict = BETTER if better == len(said) else NOT_DISTINGUISHABLE
+            verdict = BETTER if better == len(to_random) else NOT_DISTINGUISHABLE
             facts.append((f"{start}Random orders", text, verdict))
     return facts
 
@@ -471,7 +470,7 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
         ("Loss allowed on dev", allowed, ""),
         ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
-    both = _values_of_both(full, chosen, quality.name, "dev")
+    both = values_of_both(full, chosen, quality.name, "dev")
     lost = known.get(chosen["setting"])
     if lost is not None and both:
         moved = f"{signed(-quality.better * lost)}{quality.unit}"
@@ -480,8 +479,10 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
 
 
 def text_doubts(run: FinishedRun) -> list[str]:
-    """Texts that are too short to say much. A study says so before it begins."""
-    known = run.facts["sentences"]
+    """Texts that are too short to say much, but for one that the advice speaks of. A study says so before it begins."""
+    known = dict(run.facts["sentences"])
+    if run.chosen and run.verdict_of(run.chosen).outcome == Outcome.TOO_SHORT:
+        known.pop(run.split, None)
     lines = [too_short(text, number, run.quality.over) for text, number in known.items()]
     return [line for line in lines if line]
 
@@ -496,18 +497,8 @@ def doubts(run: FinishedRun) -> list[str]:
             "before heads are removed."
         )
     if run.chosen is not None:
-        found += model_doubts(run, run.chosen)
+        found += run.doubts_of(run.chosen)
     return found
-
-
-def model_doubts(run: FinishedRun, model: ModelRow) -> list[str]:
-    """What speaks against a pruned model, or the control that it is compared with."""
-    known = run.facts["doubts"]
-    settings = (model["setting"], models.against(model, FINE_TUNED))
-    own = [doubt for setting in settings for doubt in known.get(setting, [])]
-    if not own and measured(model, "settled").value == 0:
-        own = ["Its gates had not settled when they were decided: train longer."]
-    return own
 
 
 def does_not_translate(run: FinishedRun) -> bool:

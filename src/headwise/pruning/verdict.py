@@ -1,0 +1,233 @@
+"""What a pruned model is worth, as data: what was found, what is saved, and whether the numbers allow to ship it.
+
+The rule reads numbers alone, so that it can be tried without a sentence; `faces/report/summary.py` has the words. Two
+things are told apart. The finding is the change of quality with its interval. The outcome is what follows for somebody
+who wants to use the model: nothing does while the interval reaches past the limit, or the text is too short to tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headwise.core.measured import UNPRUNED, Measurements, is_within
+from headwise.core.qualities import BETTER, WORSE, Number, QualityMeasure
+from headwise.core.statistics import ENOUGH_SENTENCES, units_for_share
+
+# Share of the weights or the cache: a model that is no faster and significantly worse should save more.
+LITTLE_SAVED = 0.1
+SPEED = "tokens_per_second"
+SAVINGS = ("parameters", "cache_bytes")  # the larger saving of both counts
+
+
+class Outcome(StrEnum):
+    """What follows from the numbers, in the order in which the rule asks."""
+
+    NOT_COMPARED = "there is no comparison with an interval"
+    NO_BASIS = "the full model is too poor for differences to mean anything"
+    TOO_DEAR = "it surely loses a larger share than it saves"
+    NO_GAIN = "it is surely worse, and saves little"
+    OVER_LIMIT = "it surely loses more than the limit"
+    DOUBTED = "something speaks against the model"
+    TOO_SHORT = "the text is too short to tell"
+    UNDECIDED = "the interval reaches past the limit"
+    OPEN = "there is no limit, and it may be worse"
+    LITTLE = "it saves little"
+    SHIP = "it is better, or stays within the limit"
+
+
+class Speed(StrEnum):
+    """How two speeds compare, by the ranges of their rounds."""
+
+    NOT_MEASURED = "not measured"
+    ONCE = "measured in one round only"
+    SAME = "the ranges over the rounds overlap"
+    FASTER = "faster"
+    SLOWER = "slower"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the rule found.
+
+    reference, change: the comparison that leads, to equal further training or to the full model. finding: one of
+    VERDICTS, empty without an interval. least_loss, most_loss: what is lost by both ends of the interval, in the unit of
+    the change; with a limit of the worse of two comparisons. within, over: the texts on which the loss is within the
+    limit, or over it. texts: how many the change is measured on; needed: how many the limit needs, None where no number
+    would do. saving: of SAVINGS the largest, empty without one; saved: its share. speed_up: the share by which it is
+    faster. doubts: sentences on the model.
+    """
+
+    outcome: Outcome
+    reference: str
+    change: Number
+    finding: str
+    least_loss: float
+    most_loss: float
+    limit: float | None
+    within: tuple[str, ...]
+    over: tuple[str, ...]
+    texts: int | None
+    needed: int | None
+    saving: str
+    saved: float
+    speed: Speed
+    speed_up: float
+    doubts: tuple[str, ...]
+
+
+def judge(
+    full: Measurements | None,
+    model: Measurements,
+    *,
+    quality: QualityMeasure,
+    on_dev: QualityMeasure,
+    split: str,
+    limit: float | None = None,
+    texts: Mapping[str, int] | None = None,
+    doubts: Sequence[str] = (),
+) -> Verdict:
+    """The verdict on a model. full: the numbers of the one before pruning. quality, split: what and which text is
+    reported. on_dev: what dev has, which the limit is about. limit: what may be lost. texts: how many each text has.
+    doubts: what speaks against the model."""
+    full = Measurements() if full is None else full
+    reference, change = model.leading_change(quality.name, split)
+    finding = change.verdict(quality)
+    limited = limit is not None and quality == on_dev
+    # The limit counts from the full model; what equal further training would have gained is lost, too.
+    changes = [change]
+    if limited and reference != UNPRUNED:
+        changes.append(model.of(quality.name, split, UNPRUNED))
+    ends = [ends_of_loss(one, quality) for one in changes if one.verdict(quality)]
+    least, most = map(max, zip(*ends, strict=True)) if ends else (0.0, math.inf)
+    lost = losses(full, model, quality, on_dev, split)
+    saved, saving = largest_saving(full, model)
+    speed, speed_up = compared_speed(full.of(SPEED), model.of(SPEED))
+    base = full.of(quality.name, split).value
+    number = (texts or {}).get(split)
+    if number is None and change.units is not None:
+        number = round(change.units)
+    allowed = limit is not None and "dev" in lost and is_within(lost["dev"], limit)
+    if limited:
+        allowed = allowed and is_within(least, limit)
+    # Where the full model's quality is not known, the loss counts as no share of it.
+    share_lost = least / (100 if quality.relative else base or math.inf)
+    gains_little = saved < LITTLE_SAVED and speed != Speed.FASTER
+
+    def outcome() -> Outcome:
+        if not finding:
+            return Outcome.NOT_COMPARED
+        if base is not None and quality.is_too_low(base):
+            return Outcome.NO_BASIS
+        if finding == WORSE and not allowed:
+            if share_lost > saved:
+                return Outcome.TOO_DEAR
+            if gains_little and saving:
+                return Outcome.NO_GAIN
+        if limited and not is_within(least, limit):
+            return Outcome.OVER_LIMIT
+        if doubts:
+            return Outcome.DOUBTED
+        if number is not None and number < ENOUGH_SENTENCES:
+            return Outcome.TOO_SHORT
+        if limited and not is_within(most, limit):
+            return Outcome.UNDECIDED
+        if not limited and finding != BETTER:
+            return Outcome.OPEN
+        return Outcome.LITTLE if gains_little else Outcome.SHIP
+
+    return Verdict(
+        outcome=outcome(),
+        reference=reference,
+        change=change,
+        finding=finding,
+        least_loss=least,
+        most_loss=most,
+        limit=limit,
+        within=tuple(text for text in lost if limit is not None and is_within(lost[text], limit)),
+        over=tuple(text for text in lost if not is_within(lost[text], limit)),
+        texts=number,
+        needed=texts_needed(changes, quality, limit) if limited and limit is not None else None,
+        saving=saving,
+        saved=saved,
+        speed=speed,
+        speed_up=speed_up,
+        doubts=tuple(doubts),
+    )
+
+
+def ends_of_loss(change: Number, quality: QualityMeasure) -> tuple[float, float]:
+    """What is lost at least and at most, by the ends of the interval of a change; below 0 where something is gained."""
+    assert change.low is not None and change.high is not None
+    return (-change.high, -change.low) if quality.higher_is_better else (change.low, change.high)
+
+
+def losses(
+    full: Measurements,
+    model: Measurements,
+    quality: QualityMeasure,
+    on_dev: QualityMeasure,
+    split: str,
+) -> dict[str, float]:
+    """What a model loses on dev and on the reported text, in the unit of the limit, as far as it was measured there in
+    the measure of dev."""
+    found = {}
+    for text in dict.fromkeys(("dev", split)):
+        before = full.of(on_dev.name, text).value
+        after = model.of(on_dev.name, text).value
+        if before is not None and after is not None and (text == "dev" or quality == on_dev):
+            found[text] = -on_dev.better * on_dev.change(before, after)
+    return found
+
+
+def largest_saving(full: Measurements, model: Measurements) -> tuple[float, str]:
+    """The share that a model saves of its weights, or of its key/value cache if that is more, and which it is."""
+    shares = [(0.0, "")]
+    for measure in SAVINGS:
+        before, after = full.of(measure).value, model.of(measure).value
+        if before and after is not None:
+            shares.append((1 - after / before, measure))
+    # The first of equal ones; a model that saves nothing has a saving of 0 of its weights.
+    return max(shares[1:] or shares, key=lambda share: share[0])
+
+
+def compared_speed(before: Number, after: Number) -> tuple[Speed, float]:
+    """How a speed compares with another one, and by which share it is above it."""
+    if not before.value or after.value is None:
+        return Speed.NOT_MEASURED, 0.0
+    share = after.value / before.value - 1
+    if before.low is None or before.high is None or after.low is None or after.high is None:
+        return Speed.ONCE, share
+    if before.low == before.high or after.low == after.high:  # a single round is its own range
+        return Speed.ONCE, share
+    if after.low <= before.high and before.low <= after.high:
+        return Speed.SAME, share
+    return (Speed.FASTER if share > 0 else Speed.SLOWER), share
+
+
+def texts_needed(changes: Sequence[Number], quality: QualityMeasure, limit: float) -> int | None:
+    """About how many texts it takes until the interval ends at the limit, if the change stays as it is. None where it is
+    at the limit already, so that no number would do.
+
+    The way from a change to the end of its interval shrinks with the square root of the number of texts. Of a share of
+    the texts in which none has changed it shrinks with the number itself (`units_for_share`), and no text of fewer is
+    enough for any change.
+    """
+    needed = ENOUGH_SENTENCES
+    if quality.is_share:
+        needed = max(needed, units_for_share(min(1.0, max(limit, 1e-3) / 100)))
+    for change in changes:
+        if not change.verdict(quality) or change.units is None or change.value is None:
+            continue
+        lost = -quality.better * change.value
+        _, most = ends_of_loss(change, quality)
+        if is_within(most, limit):
+            continue
+        if lost >= limit:
+            return None
+        if not (quality.is_share and change.value == 0 and change.p == 1):
+            ratio = (most - lost) / (limit - lost)
+            needed = max(needed, math.ceil(change.units * ratio**2))
+    return needed
