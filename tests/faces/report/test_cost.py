@@ -62,6 +62,19 @@ def test_marks_of_as_many_heads_do_not_cover_each_other(swept: FinishedRun) -> N
     assert all(abs(x - 12) <= 0.2 for x in places.values())
 
 
+def test_no_line_goes_to_a_single_model(swept: FinishedRun) -> None:
+    """It would say that models lie between."""
+
+    def has_lines(frame: pd.DataFrame) -> bool:
+        layers = quality_figures(frame, swept.facts)[0].panels[0].chart["layer"]
+        return any(layer["mark"]["type"] in ("line", "area") for layer in layers)
+
+    gates = swept.model_table[swept.model_table["method"] == "gates"]
+    whole = swept.model_table[swept.model_table["method"] == "none"]
+    assert has_lines(pd.concat([whole, gates]))
+    assert not has_lines(pd.concat([whole, gates.head(1)]))
+
+
 def test_random_orders_are_a_range_and_a_mean(swept: FinishedRun) -> None:
     by_score, _, by_kind = greedy_figures(swept.model_table, swept.facts)
     orders = swept.model_table[
