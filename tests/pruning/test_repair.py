@@ -13,6 +13,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.importance.passes import importance_values
+from headwise.importance.repair_error import rising
 from headwise.models.attention.matrices import by_output, matrices
 from headwise.models.attention.stages import Stages, sublayers
 from headwise.models.evaluation.last_states import Inputs
@@ -96,6 +97,7 @@ def test_a_copy_of_another_head_is_restored(family: str) -> None:
 def test_with_all_heads_nothing_changes(family: str) -> None:
     model = model_of(family)
     made = repaired(model, HeadMask.full(model.heads), text_of(model), text_of(model, seed=1))
+    assert made.taken
     before = model.hf.state_dict()
     after = made.model.hf.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -221,3 +223,26 @@ def test_a_copy_costs_nothing_and_goes_first(family: str) -> None:
     layer = {head: value for head, value in values.items() if head[:2] == gone[:2]}
     first = min(layer, key=layer.__getitem__)
     assert first.head in (0, 1) and layer[first] < 1e-3 * max(layer.values())
+
+
+def test_costs_that_fall_are_shared() -> None:
+    """The slopes of the lower convex hull: 5 for one removal and 1 for two cost as much as 1 + 1/2 + 1/2 would."""
+    assert rising([1.0, 3.0, 6.0]) == pytest.approx([1, 2, 3])
+    assert rising([5.0, 1.0, 4.0]) == pytest.approx([0.5, 0.5, 3.0])
+    assert rising([4.0, 5.0, 6.0]) == pytest.approx([2.0, 2.0, 2.0])
+    found = rising([4.0, 5.0, 6.0])
+    assert found[0] < found[1] < found[2]
+    assert rising([]) == []
+
+
+def test_every_layer_keeps_equally_many() -> None:
+    """By `repair.even`: the order within layers is that of `repair`."""
+    model = asker("gpt2")
+    text = lines(60)
+    kept = hw.prune(model, text, hw.Greedy(keep=4, measure="repair.even"), dev=text).layout
+    assert kept is not None and [len(kept.of(site)) for site in model.heads.sites] == [2, 2]
+    values = importance_values(model, model.task.batches(text), "repair")
+    for layer in range(2):
+        heads = [head for head in model.heads if head.layer == layer]
+        best = sorted(heads, key=values.__getitem__)[2:]
+        assert {head for head in kept.kept if head.layer == layer} == set(best)

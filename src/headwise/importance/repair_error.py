@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from headwise.core.heads import Head, Row
 from headwise.importance.measurement import Measurement
+from headwise.models.attention.removal import layer_at
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.attention.stages import (
     Stages,
@@ -34,16 +35,23 @@ from headwise.models.tasks.batches import Batches, Fold
 
 STRENGTH = 1e-4  # of the ridge of the layers' fits
 TOKENS = 15_000  # that the layers are fitted on, about
-SHORT = 3000  # tokens on which the last states are compared, about
+SHORT = 1000  # tokens on which the last states are compared, about
 APART = (
     1e-9  # of the largest value: so far apart are values that would be equal, to keep their order
 )
 
 
 def repair_error(model: Model, text: Batches | Fold, names: Sequence[str]) -> Measurement:
-    """The measure `repair`: the share of the variance of the last states that each head's removal costs after repair."""
-    (name,) = names
-    inputs = Inputs.of(model, text.intact()).thinned(TOKENS)
+    """The measures `repair`, the share of the variance of the last states that each head's removal costs after repair, and
+    `repair.even`, the same order within layers, by which all layers keep equally many heads."""
+    modules = dict(model.hf.named_modules())
+    for site in model.heads.sites:
+        if model.heads.count(site):
+            layer_at(
+                modules, model.discovery, site
+            )  # raises for one from which no head can be removed
+    # In every process all of it: parts of the sums would have to be gathered layer by layer.
+    inputs = Inputs.of(model, text.intact().whole()).thinned(TOKENS)
     short = inputs.thinned(SHORT)
     stages, trial = Stages(model.hf, inputs.inputs), Stages(model.hf, short.inputs)
     encoder_decoder = bool(model.hf.config.is_encoder_decoder)
@@ -58,9 +66,11 @@ def repair_error(model: Model, text: Batches | Fold, names: Sequence[str]) -> Me
             order, costs = removals(model, stages, trial, layer, inputs, ends[encoder])
             tokens = inputs.tokens(sides_of_site(layer.site)[0])
             values = rising(costs)
-            for head, value in zip(order, values, strict=True):
-                place = Head(*layer.site, head)
-                rows.append({**place._asdict(), "measure": name, "value": value, "n": tokens})
+            found = {"repair": values, "repair.even": even(values)}
+            for name in names:
+                for head, value in zip(order, found[name], strict=True):
+                    place = Head(*layer.site, head)
+                    rows.append({**place._asdict(), "measure": name, "value": value, "n": tokens})
         stages.finish(block)
         trial.finish(block)
     return Measurement(rows=rows)
@@ -141,3 +151,9 @@ def rising(costs: Sequence[float]) -> list[float]:
     slopes = [total / number for total, number in pools for _ in range(int(number))]
     hair = APART * max(map(abs, slopes), default=0.0)
     return [slope + hair * place for place, slope in enumerate(slopes)]
+
+
+def even(values: Sequence[float]) -> list[float]:
+    """Values of a layer's heads, rising, as numbers by which the last ones of all layers go together: minus how many of
+    the layer would still be there, and less than 1 for the value itself, which tells heads of the same place apart."""
+    return [place - len(values) + value / (1 + abs(value)) for place, value in enumerate(values)]

@@ -63,6 +63,8 @@ def repaired(
     smaller = model.remove(mask, grow=True)
     layers = sublayers(model.hf, model.discovery)
     to_fit = changed_layers(model, mask, layers)
+    if not to_fit:
+        return Repaired(smaller, 0.0, 0.0, True)
     refuse_few_tokens(smaller, to_fit, text)
     judge = LastStates(model, only_encoder(model, mask), dev)
     before = judge.missed(smaller)
@@ -89,7 +91,7 @@ def repaired_on(
     """`repaired` on the first sentences of a text; where that does not help on dev, the model that is only cut, with a
     warning."""
     inputs, held_out = (
-        Inputs.of(model, model.task.batches(some.head(SENTENCES)).intact()).thinned(TOKENS)
+        Inputs.of(model, model.task.batches(some.head(SENTENCES)).intact().whole()).thinned(TOKENS)
         for some in (text, dev)
     )
     made = repaired(model, mask, inputs, held_out, progress)

@@ -9,7 +9,7 @@ blocks is computed by the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -83,18 +83,20 @@ def block_of(name: str, modules: Mapping[str, nn.Module]) -> str:
 
 
 def sublayers(model: nn.Module, discovery: Discovery) -> list[Sublayer]:
-    """The attention layers of a model that have heads, in the order in which they run. Runs one small forward.
+    """The attention layers of a model that have heads, in the order in which they run; without those whose projections have
+    no known form, from which no head can be removed. Runs one small forward.
 
     The sum that the next norm reads is found without names: after the output projection gave o, it is the first norm
     whose input, less o (or less what a norm made of o), is a state that the layer or a norm of its block was given.
-    Raises HeadwiseError for projections of unknown form, and where states are not sentences × tokens × width.
+    Raises HeadwiseError where states are not sentences × tokens × width.
     """
     modules = dict(model.named_modules())
     names = {module: name for name, module in modules.items()}
     outs: dict[nn.Module, Site] = {}
     for site in discovery.heads.sites:
         if discovery.heads.count(site):
-            outs[layer_at(modules, discovery, site).out] = site
+            with suppress(HeadwiseError):
+                outs[layer_at(modules, discovery, site).out] = site
     sentences = len(next(iter(example_batch(model).values())))
     found: dict[Site, Sublayer] = {}
     known: list[Tensor] = []

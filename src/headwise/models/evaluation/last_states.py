@@ -98,7 +98,10 @@ class LastStates:
         self.wanted = list(self.states(Stages(model.hf, text.inputs)))
         every = torch.cat(self.wanted)
         spread = every - every.mean(0)
-        self.scale = sum(float(one.square().sum()) for one in self.read(model, spread, bias=False))
+        # A single token has no variance.
+        self.scale = (
+            sum(float(one.square().sum()) for one in self.read(model, spread, bias=False)) or 1.0
+        )
 
     def states(self, stages: Stages) -> Iterator[Tensor]:
         """The last states of a model, N M, by batch."""
