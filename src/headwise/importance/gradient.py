@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.heads import Site
+from headwise.models.attention.backward import refuse_no_gradients
 from headwise.models.attention.capture import capture
 from headwise.models.attention.direct import direct_paths
 from headwise.models.attention.discover import Discovery, evaluating, same_gradients
@@ -201,9 +202,14 @@ def traced(
         losses = losses_of(model, batch)
     refuse_unsound({site: sound(call, there) for site, call in layers.items()}, losses)
     outputs = [call.output for call in layers.values()]
-    # one backward pass for all layers; a layer that does not reach the loss has zeros
-    steps = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
-    return {site: (call, step) for (site, call), step in zip(layers.items(), steps, strict=True)}
+    # one backward pass for all layers; a layer that does not reach the loss has zeros, but not all of them
+    reached = losses.requires_grad
+    steps = torch.autograd.grad(losses.sum(), outputs, allow_unused=True) if reached else ()
+    refuse_no_gradients(model, any(step is not None for step in steps))
+    traces = {}
+    for (site, call), step in zip(layers.items(), steps, strict=True):
+        traces[site] = call, torch.zeros_like(call.output) if step is None else step
+    return traces
 
 
 @torch.no_grad()

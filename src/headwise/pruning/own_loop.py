@@ -15,6 +15,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import Rule
+from headwise.models.attention.backward import passing_gradients
 from headwise.models.attention.capture import capture
 from headwise.models.attention.offload import device_of
 from headwise.models.model import Model
@@ -64,6 +65,7 @@ class GatedLoop(TrainerCallback):
 
     def __enter__(self) -> Self:
         hf = self.model.hf
+        self.block.enter_context(passing_gradients(hf))
         self.block.enter_context(capture(hf, self.model.discovery, gates=self.gates.by_site()))
         self.block.callback(hf.register_forward_pre_hook(self.draw).remove)
         return self

@@ -29,6 +29,7 @@ from transformers.models.auto.modeling_auto import (
 from headwise.core.errors import HeadsMissing, HeadwiseError, shown_value
 from headwise.core.heads import Head, HeadMap, Kind, Site, describe
 from headwise.models.attention import inline, kernel
+from headwise.models.attention.backward import words_of
 from headwise.models.attention.offload import device_of, undisturbed
 
 # Different lengths, so that the kind of attention follows from the shape of a call.
@@ -536,7 +537,7 @@ def start_token(model: nn.Module) -> int:
     )
     # A bare model (`BartModel`) has no output layer.
     layer = known.get_output_embeddings() or known.get_input_embeddings()
-    words = layer.weight.shape[0]
+    words = words_of(layer)
     if type(start) is not int or not 0 <= start < words:
         raise HeadwiseError(
             f"The decoder_start_token_id of this {type(model).__name__} is {start}, but it must be one of its {words} "

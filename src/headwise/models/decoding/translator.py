@@ -15,6 +15,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, Pre
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import Search
 from headwise.core.progress import Report, silent
+from headwise.models.attention.backward import words_of
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
 from headwise.models.positions import positions_of
@@ -74,7 +75,7 @@ class Generate:
 
 def refuse_tokens(model: PreTrainedModel) -> None:
     """Raise HeadwiseError where the generation configuration names tokens that the model does not have."""
-    words: int = model.get_output_embeddings().weight.shape[0]
+    words = words_of(model.get_output_embeddings())
     for name in (*TOKEN_SETTINGS, *TOKEN_LISTS):
         given = getattr(model.generation_config, name, None)
         # Some configurations write -1 for no padding.

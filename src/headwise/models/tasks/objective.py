@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
+from headwise.models.attention.backward import passing_gradients
 from headwise.models.attention.discover import logits_in, output_of
 from headwise.models.attention.offload import device_of
 from headwise.models.attention.output import Projection, few_logits, projection
@@ -42,13 +43,13 @@ Places = tuple[Tensor, Tensor]  # of predicted tokens: their sentences and posit
 @contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
     """A block in which gradients can be computed, also inside `torch.inference_mode()`. Raises HeadwiseError for a
-    model whose weights were made there."""
+    model whose weights were made there, and where a layer passes no gradient on (`passing_gradients`)."""
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise HeadwiseError(
             f"This {type(model).__name__} was made inside torch.inference_mode(), so no gradients pass through it: "
             "load it outside."
         )
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), passing_gradients(model):
         yield
 
 

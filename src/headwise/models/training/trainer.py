@@ -40,6 +40,7 @@ from headwise.core.folders import write_text
 from headwise.core.heads import Site
 from headwise.core.options import Training
 from headwise.core.progress import Report, silent
+from headwise.models.attention.backward import passing_gradients
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import Discovery, evaluating
 from headwise.models.attention.offload import device_of, reloading
@@ -308,6 +309,7 @@ def train_model(
                 in_float32(model),
                 in_float32(training.whole or nn.Identity()),
                 reloading(model),
+                passing_gradients(model),
                 capture(model, discovery, gates=gated.gates, explicit=explicit),
                 loss_forward(model, gated.before, gated.penalty, training.whole),
                 fast_dropout(model),
