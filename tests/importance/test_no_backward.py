@@ -57,9 +57,6 @@ def test_integers_of_torch(family: str) -> None:
             lambda name=name: hw.score(model, text, [name]),
             "No gradient passes through … torch.ao.nn",
         )
-    refuses(
-        lambda: hw.score(model, text, ["gradient", "confidence"], judge=True), "No gradient passes"
-    )
     scores = hw.score(model, text, ["confidence", "ablation.zero"])
     assert any(abs(value) > 0 for value in scores.of("ablation.zero").values())
     training = Training(batch_tokens=64, dtype="float32")

@@ -373,6 +373,8 @@ class Scores(Result):
             lines.append(
                 f"  Read {signature['sentences']} sentences{windows}{languages}; left out: {left_out}."
             )
+        if signature["numbering"]:
+            lines.append(f"  {signature['numbering']}")
         lines += [f"  {reason}" for reason in signature["absent"]]
         return [*lines, *self.extremes()]
 
@@ -447,6 +449,7 @@ def collect_scores(
         "windows": text.windowed,
         "made": text.made,
         "languages": text.languages,
+        "numbering": model.discovery.numbering(),
         "measures": measures,
         "absent": missing_measures(model, resolve_measures(wanted), measures),
         "exclude": "keyquery",

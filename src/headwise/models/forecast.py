@@ -119,6 +119,8 @@ def model_line(model: Model) -> str:
     dtype = str(model.hf.dtype).removeprefix("torch.")
     languages = model.task.languages
     translates = f", {languages}" if languages else ""
+    if numbering := model.discovery.numbering():
+        translates += f". {numbering.removesuffix('.')}"
     return f"{model.name}: {model.heads.total} heads ({describe(model.heads)}), {dtype} on {model.hf.device}{translates}"
 
 

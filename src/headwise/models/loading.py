@@ -50,7 +50,7 @@ from headwise.models.generators import unchanged_generators
 from headwise.models.marian.files import marian_file, packaged
 from headwise.models.marian.folder import configuration_in, read_folder
 from headwise.models.marian.network import MarianToolkitModel
-from headwise.models.model import Model
+from headwise.models.model import Model, refuse_wrapped
 from headwise.models.model_files import (
     MARK,
     folder_of,
@@ -263,6 +263,7 @@ def as_model(given: AnyModel) -> Model:
     if isinstance(given, str | PathLike):
         return load(given)
     if not isinstance(given, PreTrainedModel):
+        refuse_wrapped(given)
         raise HeadwiseError(
             f"{shown_value(given)} was given in place of a model: give what hw.load(…) makes, a folder, a hub id, or "
             "a transformers model."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from headwise.models.model_files import (
 from headwise.models.tasks import Task
 from headwise.models.tasks.task_table import task_of
 
+HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")  # of transformers 4
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 
 
@@ -62,6 +63,7 @@ class Model:
         source: Path | None = None,
     ) -> None:
         if not isinstance(hf, PreTrainedModel):
+            refuse_wrapped(hf)
             raise HeadwiseError(
                 f"{shown_value(hf)} was given in place of a transformers model: give hw.Model(model, tokenizer), or load a "
                 "folder or a hub id by hw.load."
@@ -81,11 +83,13 @@ class Model:
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """What the transformers model answers, `model.hf(…)`: it reads tensors, as its tokenizer makes them."""
         self.refuse_text(*inputs)
+        self.refuse_head_masks(named)
         return self.hf(*inputs, **named)
 
     def generate(self, *inputs: Any, **named: Any) -> Any:
         """What the transformers model writes, `model.hf.generate(…)`: it reads tensors, as its tokenizer makes them."""
         self.refuse_text(*inputs)
+        self.refuse_head_masks(named)
         return self.hf.generate(*inputs, **named)
 
     def refuse_text(self, *inputs: Any) -> None:
@@ -98,6 +102,15 @@ class Model:
                 "**model.tokenizer('A sentence.', return_tensors='pt')."
             )
 
+    def refuse_head_masks(self, named: Mapping[str, Any]) -> None:
+        """Raise HeadwiseError for the masks of heads that transformers took before version 5: now it reads past them."""
+        given = [name for name in HEAD_MASKS if named.get(name) is not None]
+        if given:
+            raise HeadwiseError(
+                f"{self.name} was given {given[0]}, which transformers no longer reads: switch heads off in a block, `with "
+                "hw.masked(model, heads): …`."
+            )
+
     def __repr__(self) -> str:
         facts = [
             type(self.hf).__name__,
@@ -105,6 +118,8 @@ class Model:
             f"{self.parameters:,} parameters",
             languages_of(self.tokenizer),
         ]
+        for kind, numbers in self.discovery.layer_numbers().items():
+            facts.append(f"{kind} in its layers {', '.join(map(str, numbers))}")
         return f"Model({self.name!r}, {', '.join(filter(None, facts))})"
 
     def _repr_html_(self) -> str:
@@ -308,6 +323,26 @@ class Model:
         return folder
 
 
+def refuse_wrapped(given: Any) -> None:
+    """Raise HeadwiseError for a model inside something else, with the way to the model itself."""
+    if isinstance(getattr(given, "_orig_mod", None), PreTrainedModel):
+        raise HeadwiseError(
+            "torch.compile gives a wrapper, whose heads cannot be seen: give the model itself (compiled._orig_mod), or "
+            "compile it in place with model.compile()."
+        )
+    if hasattr(given, "peft_config") and hasattr(given, "get_base_model"):
+        raise HeadwiseError(
+            f"{type(given).__name__} is a model with adapters of PEFT: give what its merge_and_unload() returns, a plain "
+            "model with the adapters in its weights."
+        )
+    inner = getattr(given, "module", None) or getattr(given, "model", None)
+    if isinstance(inner, PreTrainedModel):
+        where = "module" if isinstance(getattr(given, "module", None), PreTrainedModel) else "model"
+        raise HeadwiseError(
+            f"{type(given).__name__} holds the model: give that itself (.{where}), with its tokenizer."
+        )
+
+
 def unique_parameters(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
     """The weights of a model. Tied ones come once; offloaded, they are several parameters."""
     # On the meta device there is nothing to share, so transformers' table says which are tied.
@@ -345,6 +380,7 @@ def masked(model: Model | PreTrainedModel, heads: Named | HeadMask) -> Iterator[
     elif isinstance(model, PreTrainedModel):
         hf, discovery = model, discover(model)
     else:
+        refuse_wrapped(model)
         raise HeadwiseError(
             f"hw.masked was given a {type(model).__name__}: give a transformers model, or what hw.load(…) made."
         )

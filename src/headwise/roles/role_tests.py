@@ -245,6 +245,8 @@ def roles(
         count = share_of_words(total, report)
         result = find_roles(model, data, seed, count)
         result.signature = signature_of(model, **data.facts(), seed=seed)
+        if numbering := model.discovery.numbering():
+            result.warnings.append(numbering)
         if data.made:
             result.warnings.append(f"Cross attention was tested on sentence pairs; {data.made}.")
         result.examples = data.examples(subject_of(model), result.roles, count)

@@ -9,6 +9,7 @@ as an argument that the kernel does not know and refuses.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -88,6 +89,29 @@ class Discovery:
         if len(cached) != len(self.heads.query.get(kind, ())):
             return []
         return [None if layer.window is None else layer.window + 1 for layer in cached]
+
+    def layer_numbers(self) -> dict[Kind, list[int]]:
+        """By kind, the model's own number of each layer of heads, where it is another one: layers of hybrid models without
+        attention have none here. Empty for nearly all models, and where one module serves several layers."""
+        found: dict[Kind, list[int]] = {}
+        for site, name in self.names.items():
+            number = re.search(r"\.(\d+)\.", f".{name}.")
+            found.setdefault(site.kind, []).append(-1 if number is None else int(number[1]))
+        return {
+            kind: numbers
+            for kind, numbers in found.items()
+            if numbers != [*range(len(numbers))]
+            and numbers == sorted({*numbers})
+            and numbers[0] >= 0
+        }
+
+    def numbering(self) -> str:
+        """A sentence on how layers are numbered, where that is not as in the model; empty elsewhere."""
+        parts = []
+        for kind, numbers in self.layer_numbers().items():
+            own = ", ".join(map(str, numbers))
+            parts.append(f"{kind}/0 is layer {numbers[0]} of the model (with attention: {own})")
+        return f"Layers of heads are counted alone: {'; '.join(parts)}." if parts else ""
 
     def window_names(self) -> dict[Kind, list[str]]:
         """By kind and layer `full` or `sliding 512`, in tokens. Only kinds that have both sorts of layers."""

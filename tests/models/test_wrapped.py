@@ -1,0 +1,62 @@
+"""What stands around a model, masks of old, and layers without heads: each is said with the way on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+import headwise as hw
+from models.attention.families import STACK, build
+from models.tasks.askers import IDS, asker, lines, pairs
+from models.training.letters import letters
+from refusals import refuses
+
+
+def test_what_wraps_a_model() -> None:
+    model = asker("bert")
+    compiled = torch.compile(model.hf, backend="eager")
+    adapted = get_peft_model(asker("llama").hf, LoraConfig(target_modules=["q_proj"]))
+    parallel = torch.nn.DataParallel(model.hf)
+    for given, words in (
+        (compiled, "compiled._orig_mod … model.compile()"),
+        (adapted, "merge_and_unload()"),
+        (parallel, "DataParallel holds the model: give that itself (.module)"),
+    ):
+        refuses(lambda given=given: hw.Model(given, model.tokenizer), words)
+        refuses(lambda given=given: hw.score(given, lines(4)), words)
+        refuses(lambda given=given: hw.masked(given, ["L0H1"]).__enter__(), words)
+    assert hw.Model(compiled._orig_mod, model.tokenizer).heads == model.heads
+    assert hw.Model(adapted.merge_and_unload(), model.tokenizer).heads.total > 0
+
+
+@pytest.mark.parametrize("name", ["head_mask", "decoder_head_mask", "cross_attn_head_mask"])
+def test_masks_of_transformers_4_are_refused(name: str) -> None:
+    model = asker("marian")
+    batch = next(iter(model.task.batches(pairs(2))))
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "decoder_input_ids")}
+    mask = torch.ones(2, 4)
+    for call in (model, model.generate):
+        given: dict[str, Any] = inputs if call is model else {"input_ids": inputs["input_ids"]}
+        refuses(
+            lambda call=call, given=given: call(**given, **{name: mask}),
+            f"given {name} … hw.masked",
+        )
+    assert model(**inputs, **{name: None}).logits.shape[0] == 2
+
+
+def test_layers_without_heads_are_said() -> None:
+    """Of four layers the second and the last have attention."""
+    types = ["conv", "full_attention", "conv", "full_attention"]
+    shape = {**STACK, "num_hidden_layers": 4, "num_key_value_heads": 2, "layer_types": types, **IDS}
+    hf = build("Lfm2ForCausalLM", **shape)
+    model = hw.Model(hf, letters(), "hybrid")
+    assert model.discovery.layer_numbers() == {"decoder-self": [1, 3]}
+    said = "decoder-self/0 is layer 1 of the model (with attention: 1, 3)"
+    assert said in model.discovery.numbering() and "in its layers 1, 3" in repr(model)
+    scores = hw.score(model, lines(4), ["confidence"])
+    assert any(said in line for line in scores.lines())
+    for plain in ("llama", "marian", "t5", "albert"):
+        assert asker(plain).discovery.numbering() == ""
