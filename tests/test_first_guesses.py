@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from huggingface_hub.utils import are_progress_bars_disabled
 from transformers import GPT2LMHeadModel
 
 import headwise as hw
+from headwise.core.errors import called_as
 from headwise.core.progress import without_bars
 from headwise.data.embedded import write_treebank
 from headwise.data.sentence_pairs import SentencePairs
@@ -317,6 +319,88 @@ def test_what_cannot_be_meant_is_said(
 ) -> None:
     text_cases(tmp_path)
     refuses(lambda: guess(tmp_path), sentence)
+
+
+def scored() -> hw.Scores:
+    return hw.score(asker("gpt2"), lines(12), ["confidence", "gradient"])
+
+
+@pytest.mark.parametrize(
+    ("guess", "sentence"),
+    [
+        (lambda m, _: hw.load(m.hf, tokenizer=m.tokenizer), "becomes hw.Model(model, tokenizer)"),
+        (lambda *_: hw.load(), "load needs spec: write hw.load("),
+        (lambda m, _: hw.Model(m), "in place of a transformers model"),
+        (lambda m, _: hw.Model(m.hf, m.tokenizer, device="cpu"), "Model takes no device: move"),
+        (lambda m, t: hw.prune(m, t, keep=4), "prune takes no keep: say it in the options, as in"),
+        (lambda m, t: hw.prune(m, t, max_drop=1), "hw.prune(model, text, hw.Greedy(keep=4))"),
+        (lambda m, t: hw.prune(m, t, hw.Greedy(keep=4), epochs=2), "say it in the options"),
+        (lambda m, t: hw.prune(m, t, hw.Gates(keep=4), batch_tokens=9), "training=hw.Training("),
+        (lambda m, t: hw.prune(m, t, hw.Greedy(4)), "given 4 without the name of an option"),
+        (lambda m, _: hw.prune(m), "prune needs text: write hw.prune(model, text, hw.Greedy("),
+        (lambda m, t: hw.score(m, t, measure="gradient"), "(did you mean 'measures'?)"),
+        (lambda m, t: hw.score(m, t, metrics=["gradient"]), "measures='gradient'"),
+        (lambda m, t: hw.score(m, t, device="cuda"), "load the model on it"),
+        (lambda m, _: hw.score(m), "score needs text: write hw.score(model, text,"),
+        (lambda _, t: hw.score(t), "score needs text"),
+        (lambda m, t: hw.evaluate(m, m, t), "3 were given: write hw.evaluate([model, smaller]"),
+        (lambda m, t: hw.evaluate(m, t, beam=4), "search=hw.Search(beam=4)"),
+        (lambda m, t: hw.evaluate(m, t)["loss"], "is no table: .table is one"),
+        (lambda m, t: hw.evaluate(m, t).of("loss"), "Quality.of needs measure"),
+        (lambda m, t: hw.evaluate(m, t).perplexity, "Quality has no perplexity: its numbers are"),
+        (lambda *_: scored()["gradients"], "(did you mean 'gradient'?)"),
+        (lambda *_: list(scored()), "There are no scores by '0' here"),
+        (lambda *_: scored().df, "Scores has no df: its numbers are in .table"),
+        (lambda *_: scored().top(2, measure="gradient"), "write scores.top(10, 'gradient')"),
+        (lambda m, _: m.score("a"), "A Model has no score: write hw.score(model, …)"),
+        (lambda m, _: m.prune_heads({0: [1]}), "write model.remove({layer: [heads]})"),
+        (lambda m, _: m.config, "is model.hf.config"),
+        (lambda m, _: m.save(), "Model.save needs folder: write model.save('my-folder')"),
+        (lambda m, _: m.heads["decoder-self"], "is not a head: write kind/layer/head"),
+        (lambda m, _: m.heads["blocks.0.attn.hook_z"], "names 4 heads: write heads.named("),
+        (lambda m, _: hw.masked(m), "masked needs heads: write with hw.masked(model, ["),
+        (
+            lambda _, t: hw.Text(t),
+            "Text needs name: write hw.Text.read('dev.en') or hw.Text.from_l",
+        ),
+        (lambda _, t: hw.ParallelText(t, t), "ParallelText was made of A value of the type list"),
+        (lambda *_: hw.Treebank("a.conllu"), "write hw.Treebank.read('dev.conllu')"),
+        (lambda m, _: hw.roles(m, trees="a.conllu"), "roles takes no trees (did you mean"),
+        (lambda m, _: hw.export(m, "onnx"), "export needs out: write hw.export(model, 'onnx',"),
+        (lambda m, _: hw.export(m, format="onnx"), "export takes no format: write to='onnx'"),
+        (lambda *_: hw.report(), "report needs run: write hw.report('runs/mine')"),
+    ],
+)
+def test_calls_and_names_that_do_not_fit_are_said(
+    guess: Callable[[hw.Model, list[str]], object], sentence: str
+) -> None:
+    refuses(lambda: guess(asker("gpt2"), sentences(12, 0)), sentence)
+
+
+def test_what_can_only_be_meant_in_one_way_works() -> None:
+    scores = scored()
+    assert scores["gradient"] == scores.of("gradient")
+    assert scores.heads["L0H1"] == scores.heads[1] == hw.Head("decoder-self", 0, 1)
+
+
+def test_a_name_that_moved_is_found_in_its_module() -> None:
+    with pytest.raises(
+        AttributeError, match=r"from headwise\.models\.attention\.capture import capture"
+    ):
+        hw.capture  # noqa: B018
+    assert not hasattr(hw, "nothing") and not hasattr(scored(), "nothing")
+    assert not hasattr(asker("gpt2"), "nothing") and copy.deepcopy(asker("gpt2")).heads.total == 8
+
+
+def test_errors_inside_a_call_that_fits_are_not_hidden() -> None:
+    @called_as("inner(1)")
+    def inner(one: int, *, two: int = 0) -> int:
+        return one + two
+
+    assert inner(1, two=2) == 3
+    with pytest.raises(TypeError, match="unsupported operand"):
+        inner(1, two="a")  # type: ignore[arg-type]
+    refuses(lambda: inner(1, 2), "inner takes one without a name, and 2 were given")  # type: ignore[call-arg]
 
 
 def test_scores_are_ranked_and_laid_out() -> None:

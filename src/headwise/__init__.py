@@ -19,10 +19,12 @@ Modules are imported when a name is first used: torch and transformers take seco
 """
 
 import gc
+import re
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, called_as
 from headwise.faces.report import compare, report
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 else:
     import headwise.roles  # noqa: F401 - the package, before its name is bound to the function
 
+    @called_as("hw.roles(model, 'dev.conllu')")
     def roles(
         model,
         treebank=None,
@@ -102,7 +105,19 @@ else:
                 finally:
                     if collects:
                         gc.enable()
-        raise AttributeError(f"module 'headwise' has no attribute '{name}'")
+        raise AttributeError(f"module 'headwise' has no attribute '{name}'{home_of(name)}")
+
+    def home_of(name):
+        """Where a name of the package that is not here is made: `: from headwise.x import name`; empty for any other."""
+        made = re.compile(
+            rf"^(?:(?:def|class) {re.escape(name)}\b|{re.escape(name)}(?:: [^\n]*)? =)", re.M
+        )
+        root = Path(__file__).parent
+        for file in () if name.startswith("_") else sorted(root.rglob("*.py")):
+            if file != Path(__file__) and made.search(file.read_text(encoding="utf-8")):
+                module = ".".join(file.relative_to(root.parent).with_suffix("").parts)
+                return f": from {module.removesuffix('.__init__')} import {name}"
+        return ""
 
     def __dir__():
         return __all__

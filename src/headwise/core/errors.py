@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+Inputs = ParamSpec("Inputs")
+Output = TypeVar("Output")
 
 LONGEST_MESSAGE = 1000  # characters of a message
 LONGEST_VALUE = 60  # characters of a value that a message shows
@@ -73,3 +78,67 @@ def did_you_mean(name: str, names: Iterable[str], before: str = "", alike: float
     asked = name[:LONGEST_GUESSED_NAME].lower()
     near = difflib.get_close_matches(asked, by_small_letters, n=1, cutoff=alike)
     return f" (did you mean '{before}{by_small_letters[near[0]]}'?)" if near else ""
+
+
+class NoSuchName(HeadwiseError, AttributeError):
+    """An attribute that is not there: `hasattr` and `getattr` know it as Python's own."""
+
+
+def called_as(
+    example: str, instead: Mapping[str, str] = {}
+) -> Callable[[Callable[Inputs, Output]], Callable[Inputs, Output]]:
+    """Makes a call that does not fit a function one sentence, in place of Python's TypeError.
+
+    example: a call that fits. instead: what to write, by the names of arguments that people try. The function is called
+    from one frame more, which `stacklevel` of its warnings counts.
+    """
+
+    def decorate(function: Callable[Inputs, Output]) -> Callable[Inputs, Output]:
+        @wraps(function)
+        def call(*given: Inputs.args, **named: Inputs.kwargs) -> Output:
+            try:
+                return function(*given, **named)
+            except TypeError:
+                refuse_call(function, given, named, example, instead)
+                raise
+
+        return call
+
+    return decorate
+
+
+def refuse_call(
+    function: Callable[..., Any],
+    given: Sequence[Any],
+    named: Mapping[str, Any],
+    example: str,
+    instead: Mapping[str, str],
+) -> None:
+    """Raise HeadwiseError for arguments that a function does not take, or lacks."""
+    from inspect import Parameter, signature  # not for --help
+
+    takes = dict(signature(function).parameters)
+    owner = function.__name__
+    if next(iter(takes), "") == "self":
+        kind = type(given[0]).__name__
+        owner = kind if owner == "__init__" else f"{kind}.{owner}"
+        given = given[1:]  # without self
+        takes.pop(next(iter(takes)))
+    by_place = [name for name, one in takes.items() if one.kind is not Parameter.KEYWORD_ONLY]
+    needed = [name for name, one in takes.items() if one.default is Parameter.empty]
+    missing = [name for name in needed if name not in named and name not in by_place[: len(given)]]
+    for name in named:
+        if name not in takes:
+            what = instead.get(name, f"{example} is such a call; {owner} takes {', '.join(takes)}")
+            refuse(f"{owner} takes no {name}{did_you_mean(name, takes)}: {what}.")
+    if len(given) > len(by_place):
+        refuse(
+            f"{owner} takes {', '.join(by_place) or 'nothing'} without a name, and {len(given)} were given: write "
+            f"{example}."
+        )
+    if missing:
+        refuse(f"{owner} needs {' and '.join(missing)}: write {example}.")
+
+
+def refuse(sentence: str) -> NoReturn:
+    raise HeadwiseError(sentence) from None

@@ -174,7 +174,15 @@ class HeadMap:
     def __len__(self) -> int:
         return self.total
 
-    def __getitem__(self, index: int) -> Head:
+    def __getitem__(self, index: int | str) -> Head:
+        """A head by its number, or by a name that `named` knows."""
+        if isinstance(index, str):
+            one, *others = self.named(index)
+            if others:
+                raise HeadwiseError(
+                    f"'{index}' names {1 + len(others)} heads: write heads.named('{index}')."
+                )
+            return one
         heads: list[Head] = [*self]
         return heads[index]
 

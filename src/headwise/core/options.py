@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from headwise.core.errors import HeadwiseError, did_you_mean, reason_in, shown_value
+from headwise.core.errors import HeadwiseError, did_you_mean, few_names, reason_in, shown_value
 from headwise.core.heads import KINDS, HeadMap, Kind
 from headwise.core.qualities import LOSSES
 
@@ -49,7 +49,13 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, *unnamed: Any, **values: Any) -> None:
+        if unnamed:
+            name = type(self).__name__
+            few = few_names([*type(self).model_fields])
+            raise HeadwiseError(
+                f"{name} was given {shown_value(unnamed[0])} without the name of an option ({few}): write hw.{name}(NAME=…)."
+            )
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, NoSuchName, did_you_mean, shown_value
 from headwise.core.folders import Folder, as_path
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import named_heads
@@ -70,6 +70,22 @@ class Result(ABC):
     def grids(self) -> Sequence[HeadGrid]:
         """Pictures of the heads."""
         return ()
+
+    def __getitem__(self, name: object) -> Any:
+        raise HeadwiseError(
+            f"{type(self).__name__} was asked for {shown_value(name)}, and is no table: .table is one, of pandas; .top(10) "
+            "has its best rows."
+        )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):  # protocols of Python and of notebooks
+                raise AttributeError(name)
+            near = did_you_mean(name, dir(type(self)))
+            raise NoSuchName(
+                f"{type(self).__name__} has no {name}{near}: its numbers are in .table, a table of pandas."
+            )
 
     def __repr__(self) -> str:
         """The best rows, in lines of WIDTH characters."""

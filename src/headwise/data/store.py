@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, called_as, shown_value
 from headwise.core.folders import Folder, below, digest, manifest
 
 if TYPE_CHECKING:
@@ -75,9 +75,16 @@ class StoredText(AnyText):
     columns: ClassVar[tuple[str, ...]]
     numbered: ClassVar[bool] = False  # whether the last column may have numbers
 
+    @called_as("hw.Text.read('dev.en') or hw.Text.from_lines(sentences)")
     def __init__(
         self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None
     ) -> None:
+        if not hasattr(dataset, "features"):
+            made = type(self).__name__
+            raise HeadwiseError(
+                f"{made} was made of {shown_value(dataset)}: write hw.{made}.open(…), or make it of rows, as "
+                "hw.Text.from_lines, hw.ParallelText.from_pairs and hw.LabelledText.from_rows do."
+            )
         self.dataset = dataset
         self.name = name
         self.blank = blank

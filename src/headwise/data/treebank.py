@@ -21,7 +21,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, shown_value
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.conll import read_conllu
 from headwise.data.lines import existing_file, named_files, read_lines
@@ -59,6 +59,10 @@ class Treebank:
         name: str | None = None,
         first: int | None = None,
     ) -> None:
+        if not isinstance(files, tuple):
+            raise HeadwiseError(
+                f"A treebank was made of {shown_value(files)}: write hw.Treebank.read('dev.conllu')."
+            )
         self.files = files
         self.first = first
         self.name = name or "+".join(file.name for file in files)

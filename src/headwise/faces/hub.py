@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, called_as
 from headwise.core.folders import (
     MODEL,
     SUMS,
@@ -141,6 +141,7 @@ class Upload:
         return folder
 
 
+@called_as("hw.push('my-folder', 'owner/name')")
 def push(
     model: str | PathLike[str],
     repo: str,

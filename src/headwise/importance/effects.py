@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, called_as
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import HeadMap
 from headwise.core.progress import Report, shown
@@ -58,6 +58,7 @@ class Effects(TableResult):
         return [HeadGrid.of_scores(heads, self.table.assign(measure=name), name)]
 
 
+@called_as("hw.effects(model, prompts, 'ablation.zero')")
 def effects(
     model: AnyModel,
     text: AnyText | Given | OwnInputs,

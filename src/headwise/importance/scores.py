@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from accelerate import PartialState
 
-from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.core.errors import HeadwiseError, called_as, did_you_mean, shown_value
 from headwise.core.folders import as_path
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, Kind, describe
@@ -57,7 +57,13 @@ from headwise.models.tasks import AnyText, Given, OwnInputs
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.own_batches import OwnBatches
 
+DEVICE = "load the model on it, hw.load('my-model', 'cuda')"
+MEASURES = "write hw.score(model, text, measures='gradient')"
 
+
+@called_as(
+    "hw.score(model, text, 'gradient')", {"method": MEASURES, "metrics": MEASURES, "device": DEVICE}
+)
 def score(
     model: AnyModel,
     text: AnyText | Given | OwnInputs,
@@ -254,6 +260,10 @@ class Scores(Result):
         """The measures that have values."""
         return list(self.table["measure"].unique())
 
+    def __getitem__(self, name: object) -> dict[Head, float]:
+        """The value of every head by one measure, as `of`."""
+        return self.of(name if isinstance(name, str) else str(name))
+
     def named(self, name: str | None) -> str:
         """A measure that has values, by default exact ablation where it was measured, else the first. Raises HeadwiseError
         for any other name."""
@@ -275,6 +285,7 @@ class Scores(Result):
             for address, value in zip(addresses, rows["value"], strict=True)
         }
 
+    @called_as("scores.top(10, 'gradient')", {"measure": "write scores.top(10, 'gradient')"})
     def top(self, count: int = 10, name: str | None = None) -> pd.DataFrame:
         """The heads with the highest values by one measure (default: see `named`): columns head (`cross/0/5`), value,
         low, high, n, the highest first. Raises HeadwiseError for a measure that is not in the table."""

@@ -33,7 +33,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.pytorch_utils import Conv1D
 
-from headwise.core.errors import HeadwiseError, did_you_mean, few_names, shown_value
+from headwise.core.errors import HeadwiseError, called_as, did_you_mean, few_names, shown_value
 from headwise.core.folders import SUMS, Folder
 from headwise.core.heads import Head, HeadMap, Kind, describe
 from headwise.core.layout import HeadMask
@@ -108,6 +108,12 @@ OWN_ATTENTION = (None, "eager", "sdpa")  # of torch
 # A model is built with random weights before its own are loaded.
 @unchanged_generators()
 @without_bars()
+@called_as(
+    "hw.load('my-model', 'cuda')",
+    {
+        "tokenizer": "that of the folder is taken; a model that is loaded becomes hw.Model(model, tokenizer)"
+    },
+)
 def load(
     spec: str | PathLike[str],
     device: str | torch.device = "cpu",
@@ -535,7 +541,7 @@ def from_files(
         )
     if dropped:
         warnings.warn(
-            f"{source}: {type(hf).__name__} has no place for {few_names(dropped)}.", stacklevel=4
+            f"{source}: {type(hf).__name__} has no place for {few_names(dropped)}.", stacklevel=5
         )
     return hf, other_size
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from torch import nn
@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from headwise.core.errors import HeadwiseError, few_names, shown_value
+from headwise.core.errors import HeadwiseError, NoSuchName, called_as, few_names, shown_value
 from headwise.core.folders import MODEL, Folder, as_path, writing
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, Kind, Named, Site, describe
@@ -50,9 +50,21 @@ HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")  # of tr
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 
 
+# what people look for here
+INSTEAD = {
+    name: f"write hw.{name}(model, …)"
+    for name in ("score", "prune", "evaluate", "effects", "roles", "export", "lab", "masked")
+}
+INSTEAD["prune_heads"] = "write model.remove({layer: [heads]}), which gives a smaller model"
+
+
 class Model:
     """A transformers model with its tokenizer and the map of its heads. source: the local folder it came from."""
 
+    @called_as(
+        "hw.Model(model, tokenizer)",
+        {"device": "move the model first, hw.Model(model.to('cuda'), …)"},
+    )
     def __init__(
         self,
         hf: PreTrainedModel,
@@ -91,6 +103,15 @@ class Model:
         self.refuse_text(*inputs)
         self.refuse_head_masks(named)
         return self.hf.generate(*inputs, **named)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = INSTEAD.get(name, "")
+            # of a model that is being made there is none yet
+            if not name.startswith("_") and not hint and hasattr(vars(self).get("hf"), name):
+                hint = f"that of the transformers model is model.hf.{name}"
+            raise NoSuchName(f"A Model has no {name}{': ' * bool(hint)}{hint}.")
 
     def refuse_text(self, *inputs: Any) -> None:
         """Raise HeadwiseError for text in place of tensors."""
@@ -277,6 +298,7 @@ class Model:
             warnings.warn(increase, stacklevel=2)
         return made
 
+    @called_as("model.save('my-folder')")
     def save(self, folder: str | Path) -> Path:
         """Write the model to a folder that `load` reads.
 
@@ -365,6 +387,7 @@ def size_increase(before: Model, after: Model) -> str:
     return ""
 
 
+@called_as("with hw.masked(model, ['encoder-self/0/1']): …")
 @contextmanager
 def masked(model: Model | PreTrainedModel, heads: Named | HeadMask) -> Iterator[HeadMask]:
     """A block in which some heads of a model are off: their outputs are zero (Michel et al. 2019, section 2.3), as with the

@@ -18,7 +18,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
 from headwise.core.answers import refuse_too_short
-from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.errors import HeadwiseError, called_as, shown_value
 from headwise.core.folders import as_path, below
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
@@ -56,6 +56,20 @@ GOALS = ("penalty", "keep", "max_drop")
 METHOD = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}
 
 
+INSTEAD = {
+    **dict.fromkeys(
+        (*Gates.model_fields, *TopK.model_fields, *Greedy.model_fields, "method"),
+        "say it in the options, as in hw.prune(model, text, hw.Greedy(keep=4)) or hw.Gates(keep=4)",
+    ),
+    **{
+        name: f"write training=hw.Training({name}=…)"
+        for name in Training.model_fields
+        if name not in FULL_LENGTH
+    },
+}
+
+
+@called_as("hw.prune(model, text, hw.Greedy(keep=0.5))", INSTEAD)
 def prune(
     model: AnyModel,
     text: AnyText | Given,
@@ -140,7 +154,7 @@ def prune(
         if options.max_drop is not None:
             line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over)
             if line:
-                warnings.warn(line, stacklevel=2)
+                warnings.warn(line, stacklevel=3)
     with shown("prune", progress) as report:
         if folder is not None:
             return alone(plan, InMemory(model, texts), folder, report)
@@ -173,12 +187,12 @@ def alone(plan: Plan, memory: InMemory, folder: Path, report: Report) -> Model:
     run = study.runs["."]
     if limit is None:
         for doubt in doubts_in(run.store.record(making)):
-            warnings.warn(doubt, stacklevel=3)
+            warnings.warn(doubt, stacklevel=4)
         return model_of(run, variant)
 
     numbers = run.store.record("evaluate/dev/full")["result"]["numbers"]
     if BLEU.name in numbers and limit > numbers[BLEU.name][0]:
-        warnings.warn(too_generous("max_drop", limit, numbers[BLEU.name][0]), stacklevel=3)
+        warnings.warn(too_generous("max_drop", limit, numbers[BLEU.name][0]), stacklevel=4)
     chosen = run.store.record("choose")["result"]["chosen"]
     for variant in study.schedule(".").find_variants():
         if variant.name == chosen:
@@ -196,7 +210,7 @@ def with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | N
     store = Store(work, shows)
     for name, record in store.records().items():
         for doubt in doubts_in(record) if name.startswith("prune/") else ():
-            warnings.warn(f"{name}: {doubt}", stacklevel=3)
+            warnings.warn(f"{name}: {doubt}", stacklevel=4)
     chosen = store.record("choose")["result"]["chosen"]
     if chosen is None:
         return unpruned(memory.model, plan.choice.limit)
@@ -211,7 +225,7 @@ def doubts_in(record: Record) -> Sequence[str]:
 def unpruned(model: Model, limit: float | None) -> Model:
     """The whole model, where none that is smaller loses little enough."""
     warnings.warn(
-        f"No smaller model loses at most {limit:g} on dev, so no head was removed.", stacklevel=4
+        f"No smaller model loses at most {limit:g} on dev, so no head was removed.", stacklevel=5
     )
     return model.remove(HeadMask.full(model.heads), grow=True)
 

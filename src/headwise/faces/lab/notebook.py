@@ -11,7 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.errors import HeadwiseError, called_as, shown_value
 from headwise.data.treebank import Treebank, TreeFiles
 from headwise.faces.lab.assets import asset_files, one_module, theme
 from headwise.faces.lab.server import answer_text, cancel_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anywidget import AnyWidget
 
 
+@called_as("hw.lab(model, 'A sentence.')")
 def lab(
     model: AnyModel,
     text: str = "",

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, called_as
 from headwise.core.folders import PAGES, Folder
 
 
@@ -20,6 +20,7 @@ def need_drawing() -> None:
         )
 
 
+@called_as("hw.report('runs/mine')")
 def report(run: str | PathLike[str]) -> Path:
     """Write `report.html` and its figures into the folder of a run, or of a grid of runs; returns its path.
 
@@ -44,6 +45,7 @@ def report(run: str | PathLike[str]) -> Path:
     return folder / "report.html"
 
 
+@called_as("hw.compare('runs/one', 'runs/other')")
 def compare(
     run: str | PathLike[str],
     other: str | PathLike[str],

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, called_as
 from headwise.core.folders import EXPORT, SUMS, Folder, as_path, read_json
 from headwise.core.heads import describe
 from headwise.core.layout import HeadMask
@@ -104,6 +104,7 @@ class Check:
         return "\n".join(lines)
 
 
+@called_as("hw.check('my-folder', original=model)")
 def check(path: str | PathLike[str], original: AnyModel | None = None) -> Check:
     """Read a model's files back: a folder of transformers, CTranslate2 or Marian, a GGUF, ONNX or .pt2 file, or a folder
     with one.

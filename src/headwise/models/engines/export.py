@@ -6,7 +6,7 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, called_as
 from headwise.core.folders import EXPORT, Folder, as_path
 from headwise.core.heads import Named
 from headwise.models.attention.capture import refuse_captured
@@ -15,6 +15,10 @@ from headwise.models.engines.engine import engine
 from headwise.models.loading import AnyModel, as_model
 
 
+@called_as(
+    "hw.export(model, 'onnx', 'my-folder')",
+    {"format": "write to='onnx'", "path": "write out='my-folder'"},
+)
 def export(
     model: AnyModel,
     to: str,

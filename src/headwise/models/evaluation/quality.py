@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.core.answers import Answers
-from headwise.core.errors import HeadwiseError, did_you_mean
+from headwise.core.errors import HeadwiseError, called_as, did_you_mean
 from headwise.core.options import Search, refuse_other_options
 from headwise.core.progress import Report, part, shown, turn
 from headwise.core.qualities import NUMBER_COLUMNS, Number
@@ -30,6 +30,8 @@ TIMED_TOKENS = 16  # that every model writes for each of them
 TIMED_ROUNDS = 3
 ANSWERING = 0.8  # share of the progress that is followed by timing
 TIMED_STEPS = 8  # of a batch, for a forecast
+
+SEARCH = "write hw.evaluate(model, text, search=hw.Search(beam=4))"
 
 ResultRow = tuple[Any, ...]
 
@@ -70,6 +72,7 @@ class Quality(TableResult):
         table = found.table.astype(dict.fromkeys(words, object)).fillna(dict.fromkeys(words, ""))
         return replace(found, table=table)
 
+    @called_as("quality.of('my-model', 'perplexity')")
     def of(self, model: str, measure: str, reference: str = "") -> float:
         """One value, or its change from a reference. Raises HeadwiseError for what is not in the table."""
         values = {}
@@ -89,6 +92,7 @@ def value_in_words(measure: str, model: str, reference: str) -> str:
     return f"{measure} of {model}" + (f", changed from {reference}" if reference else "")
 
 
+@called_as("hw.evaluate([model, smaller], text)", dict.fromkeys(Search.model_fields, SEARCH))
 def evaluate(
     models: AnyModel | Sequence[AnyModel],
     text: AnyText | Given,
