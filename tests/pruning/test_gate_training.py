@@ -86,15 +86,15 @@ class TestAfterwards:
             assert not any(module.training for module in model.hf.modules())
 
     @pytest.mark.parametrize(
-        ("tokens", "kind", "says"),
-        [(10**6, "encoder-self", "fewer than one batch"), (1260, "cross", "'cross' were asked")],
+        ("batches", "kind", "says"),
+        [(10**6, "encoder-self", "fewer than 1000000 b"), (1, "cross", "'cross' were asked")],
     )
     def test_an_error_leaves_no_gate_either(
-        self, bench: Bench, tmp_path: Path, tokens: int, kind: Kind, says: str
+        self, bench: Bench, tmp_path: Path, batches: int, kind: Kind, says: str
     ) -> None:
         model = copy.deepcopy(bench.model)
         model.discovery = replace(model.discovery, heads=HeadMap({"encoder-self": (4, 4)}))
-        recipe = TRAINING.model_copy(update={"batch_tokens": tokens})
+        recipe = TRAINING.model_copy(update={"accumulate": batches})
         with pytest.raises(HeadwiseError, match=says):
             options = GATES.model_copy(update={"penalty": 0.1, "kinds": (kind,)})
             prune_by_training(model, bench.training(tmp_path, recipe, 1), options)

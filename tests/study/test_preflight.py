@@ -41,6 +41,16 @@ def test_a_warm_up_longer_than_the_training(tiny: dict[str, Any], tmp_path: Path
     )
 
 
+@pytest.mark.parametrize("sweep", [{"keep": [3], "epochs": 3}, {"penalty": [0.1]}])
+def test_a_text_shorter_than_an_update(
+    tiny: dict[str, Any], tmp_path: Path, sweep: dict[str, Any]
+) -> None:
+    tiny["pruning"] = sweep
+    assert not said(tiny, tmp_path / "out", "batches are smaller")
+    tiny["training"]["batch_tokens"] = 50400
+    assert said(tiny, tmp_path / "out", "tokens, fewer than one update reads (50400): batches are")
+
+
 @pytest.mark.parametrize(
     ("rate", "says"), [(0.05, "no gate can close; a gate needs 240"), (0.3, "may not settle")]
 )

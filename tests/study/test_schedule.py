@@ -359,7 +359,11 @@ class TestComparisons:
         needed = [
             step.name for step in steps["evaluate/dev/s0.greedy-random.1-4"].dependencies(found.run)
         ]
-        assert needed == ["translate/dev/s0.greedy-random.1-4", "translate/dev/full"]
+        assert needed == [
+            "prune/s0.greedy-random.1-4",
+            "translate/dev/s0.greedy-random.1-4",
+            "translate/dev/full",
+        ]
         other = [
             step.name for step in steps["evaluate/dev/s0.greedy-random.2-4"].dependencies(found.run)
         ]
@@ -367,6 +371,20 @@ class TestComparisons:
             "translate/dev/s1.greedy-random.2-4" in other
             and "translate/test/s1.greedy-random.1-4" not in steps
         )
+
+
+def test_a_model_that_failed_is_not_looked_for_among_those_measured_together(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of an order's models are one step, which goes on without it; its own evaluation cannot."""
+    monkeypatch.setattr(RunContext, "generates", False)
+    failed = "greedy-gradient-4"
+    sweep = {**GREEDY, "measure": ["gradient"], "train": "all"}
+    found = made.schedule(sweep, failed={f"prune/{failed}": "It failed."})
+    steps = {step.name: step for step in found.steps()}
+    step: Any = steps[f"evaluate/dev/{failed}"]
+    assert step.variant not in step.answer.variants and len(step.answer.variants) == 3
+    assert f"prune/{failed}" in [each.name for each in step.dependencies(found.run)]
 
 
 def test_a_random_order_is_never_chosen(made: Made) -> None:

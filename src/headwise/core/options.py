@@ -516,6 +516,18 @@ def too_few(options: Gates, updates: int, exactly: bool = True) -> str:
     return ""
 
 
+def smaller_batches(recipe: Training, tokens: float, exactly: bool = True) -> str:
+    """A sentence where the training text has fewer tokens than the batches of one update; else nothing."""
+    update = recipe.batch_tokens * recipe.accumulate
+    if tokens >= update:
+        return ""
+    found = f"{'' if exactly else 'about '}{round(tokens)} tokens"
+    return (
+        f"The training text has {found}, fewer than one update reads ({update}): batches are smaller, and every epoch is "
+        "one update. Give more text, or a lower batch_tokens for more updates."
+    )
+
+
 def validated(
     kind: type[Checked], values: dict[str, Any], source: str, typed: Mapping[str, str] = {}
 ) -> Checked:

@@ -169,7 +169,8 @@ class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
     others: tuple[tuple[Variant, Answer], ...] = ()
 
     def dependencies(self, run: RunContext) -> list[Step]:
-        return [self.answer, *(answer for _, answer in self.others)]
+        # The answers of several models are one step, which goes on without those that cannot be made.
+        return [model_step(self.variant), self.answer, *(answer for _, answer in self.others)]
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.seed_and()

@@ -13,7 +13,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, digest, sha256, write_text
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
-from headwise.core.options import Architecture, too_few
+from headwise.core.options import Architecture, smaller_batches, too_few
 from headwise.core.units import Together
 from headwise.models.fingerprint import fingerprint
 from headwise.models.model import Model
@@ -120,6 +120,9 @@ def training(run: RunContext, model: Model, work: Path, limit: int | None = None
     recipe = run.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
     dev = model.task.training_data(run.dev_of_training, recipe.batch_tokens, limit=limit)
+    smaller = smaller_batches(recipe, int(data.longest.sum()))
+    if smaller and run.made_in_memory is not None:  # of a study that is said before it begins
+        run.warn(smaller)
 
     def say(line: str) -> None:
         run.progress.say(f"  {line}")

@@ -13,7 +13,7 @@ from headwise.core.answers import refuse_too_short
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import describe
 from headwise.core.measured import FINE_TUNED
-from headwise.core.options import TEXTLESS_ORDERS, Architecture, Training, too_few
+from headwise.core.options import TEXTLESS_ORDERS, Architecture, Training, smaller_batches, too_few
 from headwise.core.qualities import BLEU
 from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
@@ -69,8 +69,9 @@ def preflight(
             index = build.step.variant.sweep_index
             if index < len(first.plan.pruning):
                 sweeps[index] = first.sweep(build.step.variant)
-    if trains or any(isinstance(sweep, GateSweep) for sweep in sweeps.values()):
+    if trains or any(sweep.trains for sweep in sweeps.values()):
         positions = training_positions(first, given() if given else None)
+        lines += filter(None, [smaller_batches(plan.training, positions, exactly=False)])
         if trains:
             lines += warmup_lines(plan.training, positions)
         for sweep in sweeps.values():

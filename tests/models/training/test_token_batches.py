@@ -144,11 +144,21 @@ class TestTokenBatches:
         assert set(used.values()) == {1}
         assert len(TokenBatches(lengths_only(longest), 630, 0)) - len(found) < multiple
 
-    def test_text_shorter_than_a_batch_is_refused(self) -> None:
-        with pytest.raises(HeadwiseError, match=r"tokens in 3 rows, fewer than one batch of 1000"):
-            TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0)
-        with pytest.raises(HeadwiseError, match="one batch of 48 tokens"):
-            TokenBatches(lengths_only([4] * 6), 12, seed=0, multiple=4)
+    @pytest.mark.parametrize("multiple", [1, 2, 5])
+    def test_batches_of_a_text_shorter_than_one_are_smaller(self, multiple: int) -> None:
+        """Every epoch has one update, of all rows but those that fill no batch."""
+        longest = random_lengths(40)
+        sampler = TokenBatches(lengths_only(longest), 10**6, seed=0, multiple=multiple)
+        found = list(sampler)
+        assert len(found) == len(sampler) and len(found) % multiple == 0 and found
+        used = Counter(row for batch in found for row in numbers(batch))
+        assert set(used.values()) == {1} and len(used) > 20
+        for batch in found:
+            assert sum(longest[row] for row in numbers(batch)) <= sum(longest) / multiple
+
+    def test_a_text_without_a_row_for_every_batch_is_refused(self) -> None:
+        with pytest.raises(HeadwiseError, match=r"12 tokens in 3 rows, fewer than 4 batches"):
+            TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0, multiple=4)
         assert len(TokenBatches(lengths_only([4] * 12), 12, seed=0, multiple=4)) == 4
         assert len(TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0, shuffle=False)) == 1
 

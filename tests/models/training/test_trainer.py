@@ -363,8 +363,8 @@ class TestUndone:
 
 class TestErrors:
     def test_a_corpus_shorter_than_a_batch(self, bench: Bench, tmp_path: Path) -> None:
-        with pytest.raises(HeadwiseError, match="fewer than one batch of 50400 tokens: give more"):
-            bench.run(tmp_path, RECIPE.model_copy(update={"batch_tokens": 50400}))
+        with pytest.raises(HeadwiseError, match="fewer than 50400 batches that hold its longest"):
+            bench.run(tmp_path, RECIPE.model_copy(update={"accumulate": 50400}))
         assert names(tmp_path) == []
 
     @pytest.mark.parametrize(("rate", "epochs"), [(1e30, 9), (1e12, 1)])

@@ -176,7 +176,8 @@ class TokenBatches(Sampler[list[int]]):
     """A batch sampler: shuffled batches of at most `tokens` positions a side, the same for the same seed and epoch.
 
     multiple: the number of batches of an epoch is a multiple of it; the rest is left out (other pairs every epoch).
-    shuffle=False: every pair, shortest first.
+    shuffle=False: every pair, shortest first. Of a text shorter than so many batches they are smaller: a `multiple`-th
+    of the text. Raises HeadwiseError where that does not hold the longest row.
     """
 
     def __init__(
@@ -187,19 +188,22 @@ class TokenBatches(Sampler[list[int]]):
         self.shuffle = shuffle
         self.lengths = data.longest
         self.multiple = multiple
-        if data.longest.max() > tokens:
+        longest, total = int(data.longest.max()), int(data.longest.sum())
+        if longest > tokens:
             raise HeadwiseError(
-                f"A batch of {tokens} tokens cannot hold the longest row ({data.longest.max()} tokens): "
+                f"A batch of {tokens} tokens cannot hold the longest row ({longest} tokens): "
                 "raise batch_tokens."
+            )
+        if shuffle:
+            tokens = min(tokens, total // multiple)
+        if longest > tokens:
+            raise HeadwiseError(
+                f"The training text has {total} tokens in {len(data)} rows, fewer than {multiple} batches that hold its "
+                f"longest row ({longest} tokens): give more text or lower accumulate."
             )
         self.shapes = batch_shapes(data.longest, tokens)
         bucket_of = np.searchsorted([length for length, _ in self.shapes], data.longest)
         self.buckets = [np.flatnonzero(bucket_of == each) for each in range(len(self.shapes))]
-        if shuffle and int(data.longest.sum()) < tokens * multiple:
-            raise HeadwiseError(
-                f"The training text has {int(data.longest.sum())} tokens in {len(data)} rows, fewer than one batch of "
-                f"{tokens * multiple} tokens: give more text or lower batch_tokens."
-            )
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
