@@ -85,3 +85,28 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
 def test_a_full_disk(tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk(monkeypatch, 1000)
     assert "0.0 MB are free: free some, choose another --out" in refusal(tiny, tmp_path / "out")
+
+
+def sides(folder: Path, name: str, lines: list[str]) -> list[str]:
+    files = [folder / f"{name}.en", folder / f"{name}.fr"]
+    for file in files:
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return [str(file) for file in files]
+
+
+def test_one_file_as_two_texts_is_refused_and_shared_sentences_are_said(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    lines = [f"the bird {number} sleeps" for number in range(400)]
+    train, dev = sides(tmp_path, "train", lines[:200]), sides(tmp_path, "dev", lines[150:250])
+    test = sides(tmp_path, "test", lines[300:])
+    tiny["data"] = {"train": train, "dev": train, "test": test}
+    assert "was given as train and as dev text" in refusal(tiny, tmp_path / "out")
+    (tmp_path / "link.en").symlink_to(dev[0])
+    tiny["data"] = {"train": train, "dev": dev, "test": [str(tmp_path / "link.en"), test[1]]}
+    assert "was given as dev and as test text" in refusal(tiny, tmp_path / "out")
+    tiny["data"] = {"train": train, "dev": dev, "test": test}
+    both = len({*lines[:200]} & {*lines[150:250]})
+    assert said(tiny, tmp_path / "out", f"{both} of 100 dev sentences are also in the train text")
+    tiny["data"]["dev"] = sides(tmp_path, "dev", lines[200:299])
+    assert not said(tiny, tmp_path / "out", "are also in")

@@ -26,6 +26,7 @@ from headwise.models.tasks.own_translations import OwnTranslations
 from headwise.pruning.control_models import count_weights
 from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
+from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
@@ -59,6 +60,7 @@ def preflight(
     if plan.pruning:
         # Seeds share their texts.
         lines += dict.fromkeys(line for run in runs for line in short_texts(run))
+        lines += dict.fromkeys(line for run in runs for line in texts_in_common(run))
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
@@ -192,6 +194,14 @@ def short_texts(run: RunContext) -> Iterator[str]:
             # The model's own translations may not be made yet.
             if run.quality == BLEU and isinstance(text, ParallelText):
                 refuse_short_references(text.targets)
+
+
+def texts_in_common(run: RunContext) -> Iterator[str]:
+    """Splits that share sentences. Raises HeadwiseError for those that are one file."""
+    splits: list[Split] = ["train", *SPLITS]
+    named = {split: getattr(run.plan.data, split) for split in splits}
+    refuse_same_files(named)
+    return shared_sentences({split: run.as_named(split) for split in splits if named[split]})
 
 
 def own_targets(run: RunContext) -> Iterator[str]:

@@ -37,6 +37,7 @@ from headwise.core.progress import Progress, Report, Reporting, shown
 from headwise.core.qualities import BLEU
 from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
+from headwise.data.lines import named_files
 from headwise.data.text import Text
 from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model, load
@@ -45,6 +46,7 @@ from headwise.models.tasks import AnyText, Given, held_out
 from headwise.pruning.greedy import refuse_irremovable, too_generous
 from headwise.pruning.removal_scores import removal_scores
 from headwise.study.model_steps import model_of, prune_step
+from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import Plan
 from headwise.study.plan_of_prune import plan_of, usual_controls
 from headwise.study.records import Record, Store
@@ -137,6 +139,12 @@ def prune(
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None
+    named = {"training": text, "dev": dev, "test": test}
+    refuse_same_files(
+        {split: files for split, some in named.items() if (files := named_files(some))}
+    )
+    # What is held out shares sentences only where a text repeats itself.
+    apart = dev is not None
     reads_targets = options.train != "distil" or isinstance(options, Greedy) or dev is None
     train = model.task.completed(text) if reads_targets else model.task.unread(text)
     if dev is None:
@@ -149,6 +157,8 @@ def prune(
         assert folder is not None
         return with_controls(plan, InMemory(model, texts), folder, progress)
 
+    for line in shared_sentences(texts) if apart else ():
+        warnings.warn(line, stacklevel=2)
     if isinstance(options, Greedy):
         refuse_irremovable(model, options)
         if options.max_drop is not None:

@@ -171,8 +171,15 @@ class RunContext:
             elif data.embedded:
                 self.counts[split] = getattr(data.embedded, split)
             else:
-                self.counts[split] = len(self.task.read(spec, cache=self.cache))
+                self.counts[split] = len(self.as_named(split))
         return self.counts[split]
+
+    def as_named(self, split: Split) -> AnyText:
+        """A split that the plan names, without what a model must add to it."""
+        if split in self.texts:
+            return self.texts[split]
+        text: AnyText = self.task.read(getattr(self.plan.data, split), cache=self.cache)
+        return text
 
     def opened(self, split: Split) -> AnyText:
         data = self.plan.data
