@@ -274,3 +274,27 @@ def test_only_ding_depends_on_the_scale_of_values() -> None:
         rule = RULES[name]
         apart = furthest(*(main(scored(one, inputs, rule), rule) for one in (model, scaled)))
         assert apart > 0.01 if name == "ding" else apart < 1e-3, (name, apart)
+
+
+def test_a_batch_goes_through_in_parts_without_the_padding_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = torch.tensor([[3, 4, 5, 6, 7, 2], [3, 2, 0, 0, 0, 0], [8, 9, 2, 0, 0, 0]])
+    labels = torch.tensor([[5, 2, -100, -100], [6, 7, 8, 2], [-100] * 4])
+    batch = {
+        "input_ids": source,
+        "attention_mask": (source > 0).long(),
+        "decoder_input_ids": labels.clamp(min=0),
+        "labels": labels,
+        "rows": torch.tensor([7, 8, 9]),
+    }
+    monkeypatch.setattr(module, "POSITIONS", 6)
+    parts = list(module.parts_of_like_length(batch))
+    assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2]
+    for places, part in parts:
+        mask = batch["attention_mask"][places]
+        longest = int(mask.sum(1).max())
+        assert torch.equal(part["input_ids"], source[places][:, :longest])
+        assert torch.equal(part["rows"], batch["rows"][places])
+        asked = int((labels[places] != -100).sum(1).max())
+        assert part["labels"].shape[1] == part["decoder_input_ids"].shape[1] == asked

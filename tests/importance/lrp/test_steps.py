@@ -174,7 +174,7 @@ def test_recurrence(rule: Rule) -> None:
     if rule.rescale:
         (expected,) = rescaled(rule, arrived, expected)
     near(found, expected)
-    assert of_gates.shape == found.shape and not of_gates.any()
+    assert of_gates is None
 
 
 def masks(queries: int, keys: int) -> Tensor:
@@ -200,11 +200,12 @@ def test_attention(rule: Rule, groups: int, chunk: int, monkeypatch: pytest.Monk
         for s in range(BATCH):
             expected = twins.layer(rule, q[s], k[s], v[s], scale, seen[s, 0], arrived[p, s])
             for part, one in zip(found, expected, strict=True):
-                near(part[p, s], one)
+                # None stands for none at all
+                near(torch.zeros_like(one) if part is None else part[p, s], one)
     hidden = ~seen.any(2)[:, 0]  # keys that no query sees
     assert hidden.any()
     for part in found[1:]:
-        assert not part.movedim(2, -1)[:, hidden].any()
+        assert part is None or not part.movedim(2, -1)[:, hidden].any()
 
 
 def test_a_position_bias_in_the_logits_stands_in_the_weights_only() -> None:

@@ -42,7 +42,7 @@ class Attention(RecordedOperation):
     )
     absorber: ClassVar[Absorber] = "softmax"
 
-    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor | None, ...]:
         """The relevance of query, key and value, or of those among them that carry relevance."""
         if self.capped and rule.attention in ("jacobian", "products"):
             raise HeadwiseError(
@@ -65,10 +65,8 @@ class Attention(RecordedOperation):
             of_inputs = self.by_jacobian(rule, heads, arrived)
         elif rule.attention == "products":
             of_inputs = self.by_products(rule, heads, arrived)
-        else:  # constant weights: none arrives at query and key
-            no_query = torch.zeros_like(heads.query).expand(len(arrived), -1, -1, -1)
-            no_key = torch.zeros_like(heads.key).expand(len(arrived), -1, -1, -1)
-            of_inputs = (no_query, no_key, self.by_values(rule, heads, arrived))
+        else:
+            of_inputs = (self.by_values(rule, heads, arrived),)
         if rule.rescale:
             of_inputs = rescaled(rule, arrived, *of_inputs)
         parts = [part.unflatten(1, shape) for part in of_inputs]
@@ -76,8 +74,12 @@ class Attention(RecordedOperation):
             parts = list(rescaled(rule, relevance, *parts))
         groups = self.key.shape[1]
         # grouped heads share a key and a value, which get the relevance of all of them
-        parts[1:] = [part.unflatten(2, (groups, -1)).sum(3) for part in parts[1:]]
-        return tuple(parts[place] for place in self.carried)
+        shared = [part.unflatten(2, (groups, -1)).sum(3) for part in parts[-2:]]
+        if len(parts) == 1:
+            # constant weights: none arrives at query and key
+            return tuple(shared[0] if place == 2 else None for place in self.carried)
+        found = (parts[0], *shared)
+        return tuple(found[place] for place in self.carried)
 
     def by_values(self, rule: Rule, heads: Heads, arrived: Tensor) -> Tensor:
         """Weights are constants. Raw: R_v = Aᵀ R; shared: R_v = v ⊙ Aᵀ (R / A v), Ali et al. 2022, section 4.1."""

@@ -7,7 +7,7 @@ every head's output. A head's score is its share of its layer's relevance, 1/hea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
 from headwise.importance.lrp.rules import RULES, Rule
-from headwise.importance.lrp.steps import AT_ONCE, Addition, Linear, rescaled
+from headwise.importance.lrp.steps import Addition, Linear, rescaled
 from headwise.importance.lrp.tape import Tape, Walk
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import STARTS
@@ -29,11 +29,14 @@ from headwise.models.evaluation.sums import SentenceSums, add_all, to_numpy
 from headwise.models.model import Model
 from headwise.models.processes import gather_values
 from headwise.models.tasks.batches import Batches, Fold, reporter
-from headwise.models.tasks.objective import differentiable, on_device, predict
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.tasks.objective import differentiable, on_device, predict, token_masks
+from headwise.models.training.token_batches import IGNORED, batch_spans
 
 Mode = Literal["per-step", "pooled"]
-ROWS = 8192  # positions x starts that are propagated together; on a GPU AT_ONCE times as many
+# Positions x starts that are propagated together: as many as a processor's cache holds; on a GPU GPU_ROWS.
+ROWS = 1024
+GPU_ROWS = 65_536
+POSITIONS = 64  # of a part of a batch, at most; a longer sentence is alone
 
 
 @dataclass
@@ -129,17 +132,88 @@ def score_batch(
     report: Callable[[float], None],
 ) -> dict[str, float]:
     """Score one batch: add to the sums, and return the balance of relevance. report: gets the share that is done."""
+    every = (batch["labels"] != IGNORED).sum(1)
+    if not every.any():
+        return {"started": 0.0}
+    balance: dict[str, float] = defaultdict(float)
+    shares: dict[tuple[bool, Site], tuple[Tensor, Tensor]] = {}
+    done = 0
+    for sentences, part in parts_of_like_length(batch):
+
+        def within(share: float, done: int = done, size: int = len(sentences)) -> None:
+            report((done + share * size) / len(every))
+
+        flows, found = score_part(model, discovery, part, rule, mode, within)
+        done += len(sentences)
+        for what, total in flows.items():
+            balance[what] += total
+        for place, (whole, counts) in found.items():
+            if place not in shares:
+                shape = (len(every), whole.shape[1])
+                shares[place] = whole.new_zeros(shape), counts.new_zeros(len(every))
+            shares[place][0][sentences] = whole
+            shares[place][1][sentences] = counts
+    parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
+    for site in discovery.heads.sites:
+        for signed, name in names.items():
+            none = every.new_zeros(len(every), discovery.heads.count(site), dtype=torch.float32)
+            whole, counts = shares.get((signed, site), (none, torch.zeros_like(every)))
+            # where no relevance arrives from the whole batch, shares of 0 count
+            parts.append((collected[name], site, whole, torch.where(counts.any(), counts, every)))
+    add_all(parts)
+    return dict(balance)
+
+
+def parts_of_like_length(
+    batch: Mapping[str, Tensor],
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """A batch in parts of sentences of like length, each without the padding behind its longest sentence, and their places
+    in the batch. Every start carries the relevance of a whole part through the model: padding would cost as words do."""
+    there = token_masks(batch)
+    ends = {side: last_places(mask) for side, mask in there.items()}
+    lengths = torch.stack([*ends.values()]).amax(0)
+    order = lengths.argsort(stable=True)
+    most = POSITIONS if lengths.device.type == "cpu" else GPU_ROWS
+    for span in batch_spans(lengths[order].tolist(), most):
+        sentences = order[span]
+        part = {name: tensor[sentences] for name, tensor in batch.items()}
+        for side, mask in there.items():
+            end = int(ends[side][sentences].max())
+            for name, tensor in part.items():
+                of_target = name == "labels" or name.startswith("decoder_")
+                in_side = len(there) == 1 or of_target == (side == "target")
+                if in_side and tensor.dim() == 2 and tensor.shape[1] == mask.shape[1]:
+                    part[name] = tensor[:, :end]
+        yield sentences, part
+
+
+def last_places(there: Tensor) -> Tensor:
+    """How many positions B of each sentence there are up to its last token."""
+    number = torch.arange(1, there.shape[1] + 1, device=there.device)
+    return (there * number).amax(1)
+
+
+def score_part(
+    model: nn.Module,
+    discovery: Discovery,
+    batch: Mapping[str, Tensor],
+    rule: Rule,
+    mode: Mode,
+    report: Callable[[float], None],
+) -> tuple[dict[str, float], dict[tuple[bool, Site], tuple[Tensor, Tensor]]]:
+    """The balance of relevance, and by reading (signed or not) and site the sums of the shares of heads B H, and over how
+    many positions B."""
     places, asked = predicted_positions(batch["labels"])
     if not places.shape[1]:
-        return {"started": 0.0}
+        return {}, {}
     every = asked.sum(1)
     if mode == "per-step":
         places, asked = spread_positions(places, every)
     weight = every / asked.sum(1).clamp_min(1)  # positions of a sentence for which one stands
+    sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
     with evaluating(model), torch.no_grad():
         tape, logits = record_tape(model, discovery, batch)
         number, rows = first_rows(tape, model, logits, rule)
-        sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
         flows: list[tuple[str, Tensor]] = [("predicted", every.sum().to(rows.dtype))]
         for steps in chunks(places.shape[1], batch, mode):
             start = begin(rows, places[:, steps], asked[:, steps], mode)
@@ -165,15 +239,7 @@ def score_batch(
         balance[what] += float(total)
     # absorbed by the biases of the logits
     balance["bias"] += balance["started"] - balance.pop("handed on")
-    parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
-    for site in discovery.heads.sites:
-        for signed, name in names.items():
-            none = rows.new_zeros(len(every), discovery.heads.count(site)), torch.zeros_like(every)
-            whole, counts = sums.get((signed, site), none)
-            # where no relevance arrives from the whole batch, shares of 0 count
-            parts.append((collected[name], site, whole, torch.where(counts.any(), counts, every)))
-    add_all(parts)
-    return dict(balance)
+    return dict(balance), sums
 
 
 def record_tape(
@@ -215,9 +281,12 @@ def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
     if mode == "pooled":
         return [slice(0, steps)]
     # each start carries the relevance of a whole batch through the model
-    rows = ROWS * (1 if batch["labels"].device.type == "cpu" else AT_ONCE)
-    size = max(1, rows // max(batch["input_ids"].numel(), batch["labels"].numel()))
+    size = max(1, rows_at_once(batch) // max(batch["input_ids"].numel(), batch["labels"].numel()))
     return [slice(first, first + size) for first in range(0, steps, size)]
+
+
+def rows_at_once(batch: Mapping[str, Tensor]) -> int:
+    return ROWS if batch["labels"].device.type == "cpu" else GPU_ROWS
 
 
 def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:

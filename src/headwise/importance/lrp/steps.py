@@ -24,11 +24,12 @@ Absorber = Literal["bias", "norm", "softmax", "other"]
 
 
 class RecordedOperation(Protocol):
-    """One recorded operation. `propagate` gives the relevance of every input, P and the input's shape."""
+    """One recorded operation. `propagate` gives the relevance of every input, P and the input's shape; None of an input
+    that gets none."""
 
     absorber: ClassVar[Absorber] = "other"  # the entry of the balance for relevance that it absorbs
 
-    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]: ...
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor | None, ...]: ...
 
 
 def absolute_relevance(relevance: Tensor, axes: int = 2) -> Tensor:
@@ -303,7 +304,7 @@ class Recurrence(RecordedOperation):
     new: Tensor
     out: Tensor
 
-    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
+    def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor | None, ...]:
         keep = self.keep.detach().to(relevance.dtype)
         new = self.new.detach().to(relevance.dtype)
         # keep and 1 − keep are never negative, so |z| runs through the same recurrence
@@ -314,7 +315,7 @@ class Recurrence(RecordedOperation):
             found = found + new.abs() * self.back(keep, c2)
         if rule.rescale:
             (found,) = rescaled(rule, relevance, found)
-        return torch.zeros_like(keep).expand_as(found), found
+        return None, found
 
     def back(self, keep: Tensor, c: Tensor) -> Tensor:
         """(1 − keep_s) Σ_t c_t Π keep_r, over t from s on and r between them: P B T W."""

@@ -265,8 +265,13 @@ class Walk:
         return kept
 
     def propagate(self, record: Record, step: RecordedOperation, relevance: Tensor) -> None:
-        parts = step.propagate(self.rule, relevance)
+        found = step.propagate(self.rule, relevance)
         self.book(step.absorber, relevance)
+        # what gets no relevance hands none on
+        inputs = [
+            number for number, part in zip(record.inputs, found, strict=True) if part is not None
+        ]
+        parts = [part for part in found if part is not None]
         for part in parts:
             self.book(step.absorber, part, -1)
         # in post-norm models a block ends behind the norm: what reached the norm entered the block
@@ -277,7 +282,7 @@ class Walk:
         if self.rule.rescale and isinstance(step, Addition) and residual:
             start = self.before_norm.get(record.output, absolute_relevance(relevance))
             self.blocks.append(Block(min(record.inputs), start))
-        for number, part in zip(record.inputs, parts, strict=True):
+        for number, part in zip(inputs, parts, strict=True):
             self.pending.setdefault(number, []).append(part)
             # numbers grow with the forward: what lies before the skip has left the block
             for block in self.blocks:
