@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+import typer
 from datasets import Dataset
 from huggingface_hub.utils import are_progress_bars_disabled
 from transformers import GPT2LMHeadModel
@@ -22,10 +23,12 @@ from headwise.core.progress import without_bars
 from headwise.data.embedded import write_treebank
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import PromptPairs
+from headwise.faces.cli import parser
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import measure
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import discover
+from headwise.study.plan import make_plan
 from models.tasks.askers import asker, lines, pairs, sentences
 from models.tasks.test_classifiers import classifier, drawn
 from refusals import refuses
@@ -375,6 +378,42 @@ def test_calls_and_names_that_do_not_fit_are_said(
     guess: Callable[[hw.Model, list[str]], object], sentence: str
 ) -> None:
     refuses(lambda: guess(asker("gpt2"), sentences(12, 0)), sentence)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("score model text.txt", "(text.txt): write --text FILE"),
+        ("score model --file text.txt", "No such option: --file: write --text"),
+        ("score model --data text.txt", "write --text"),
+        ("score --model model --text text.txt", "write headwise score MODEL"),
+        ("score model --text text.txt --measures gradient", "write --measure"),
+        ("score model --text text.txt --method gradient", "write --measure"),
+        ("score model --text text.txt -m gradient", "write --measure"),
+        ("score model --text text.txt --gpu", "write --device"),
+        ("prune --heads 12", "No such option: --heads: write --keep"),
+        ("prune model --text text.txt --num-heads 12", "write --keep"),
+        ("evaluate --models model --text text.txt", "write headwise evaluate MODELS"),
+        ("export model onnx", "(onnx): write --to ENGINE"),
+        ("export model --format onnx", "write --to"),
+        ("train --batch-size 8", "write --batch-tokens"),
+        ("run plan.toml", "headwise study PLAN runs a plan"),
+        ("help score", "headwise COMMAND --help"),
+        ("version", "headwise --version"),
+        ("plot runs/mine", "headwise report RUN"),
+        ("figure runs/mine", "headwise report RUN"),
+        ("eval model", "Did you mean 'evaluate'"),
+    ],
+)
+def test_what_people_type_first(line: str, sentence: str) -> None:
+    with pytest.raises(typer.BadParameter.__base__) as refused:  # type: ignore[type-var]
+        parser()(line.split(), prog_name="headwise", standalone_mode=False)
+    assert sentence in str(refused.value.format_message())  # type: ignore[attr-defined]
+
+
+def test_a_plan_that_puts_the_model_into_its_shape_is_told_where() -> None:
+    plan = {"name": "mine", "model": {"path": "my-model"}, "data": {"embedded": {}}}
+    refuses(lambda: make_plan(plan), "named at the top of the plan, model = 'my-model'")
 
 
 def test_what_can_only_be_meant_in_one_way_works() -> None:

@@ -566,6 +566,8 @@ def describe_misfit(
             others = [name for name, other in METHODS.items() if path[-1] in other.model_fields]
             return f"{words} means nothing with --method {method.default}, only with {' and '.join(others)}."
         guess = did_you_mean(path[-1], names)
+        if path[0] == "model" and path[-1] in ("path", "name", "folder", "id", "spec"):
+            guess = ": a model that is there is named at the top of the plan, model = 'my-model'"
         where = f"with method '{method.default}'" if method else "here"
         return (
             f"{words or source}: unknown key '{key}'{guess}; allowed {where}: {', '.join(names)}."

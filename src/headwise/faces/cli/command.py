@@ -12,6 +12,25 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from headwise.core.errors import reason_in
 
+# What people type first for an option that has another name; told where the command has that one.
+OTHER_NAMES = {
+    "--text": ("--file", "--data", "--input", "--corpus", "--texts"),
+    "--keep": ("--heads", "--num-heads", "--keep-heads"),
+    "--measure": ("--measures", "--method", "--metric", "--score", "-m"),
+    "--to": ("--format", "--target", "--engine", "-f"),
+    "--device": ("--gpu", "--cuda", "--cpu"),
+    "--out": ("--output", "--out-dir", "--output-dir"),
+    "--batch-tokens": ("--batch-size", "--bs"),
+}
+OTHER_COMMANDS = {
+    "run": "headwise study PLAN runs a plan",
+    "help": "headwise COMMAND --help shows the options of a command",
+    "version": "headwise --version prints it",
+    "figure": "headwise report RUN draws figures of a run",
+    "plot": "headwise report RUN draws figures of a run",
+}
+UsageError: Any = typer.BadParameter.__base__
+
 VALUES = {int: "N", float: "X", Path: "FILE", bool: ""}
 
 
@@ -46,9 +65,43 @@ class Command(ShortNames, TyperCommand):
             return [*parameters, help_option]
         return [*parameters, self.help_all, help_option]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Options that people try are answered with ours."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if hint := self.instead(ctx, getattr(error, "option_name", ""), error.message):
+                error.message = f"{error.message.rstrip('.')}: {hint}"
+                error.possibilities = ()
+            raise
+
+    def instead(self, ctx: Any, option: str, message: str) -> str:
+        """What to write for an option, or a word too many, that the command does not have."""
+        parameters = self.get_params(ctx)
+        options = {name for parameter in parameters for name in parameter.opts}
+        for name, others in OTHER_NAMES.items():
+            if option in others and name in options:
+                return f"write {name}."
+        models = [each.name for each in parameters if each.name in ("model", "models")]
+        if option in ("--model", "--models") and models:
+            return f"the model has no option, write {ctx.command_path} {models[0].upper()}."
+        if "extra argument" in message:
+            for name, value in (("--to", "ENGINE"), ("--text", "FILE")):
+                if name in options:
+                    return f"write {name} {value}."
+        return ""
+
 
 class Commands(ShortNames, TyperGroup):
     """Commands, whose options are refused in our words where the check is ours."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if args[0] in OTHER_COMMANDS:
+                error.message = f"No such command '{args[0]}': {OTHER_COMMANDS[args[0]]}."
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:
