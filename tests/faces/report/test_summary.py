@@ -178,7 +178,7 @@ def test_the_first_screen_says_what_matters_and_what_shows_little(run_folder: Pa
 def test_a_doubted_model_is_not_shipped_yet(tmp_path: Path) -> None:
     folder = make_run(tmp_path, {"run.json": {"doubts": {CHOSEN: ["The gates had not settled."]}}})
     assert summary_section(read_run(folder))["advice"].startswith(
-        "Nothing follows yet: there are doubts"
+        "No conclusion yet: there are doubts"
     )
 
 

@@ -215,7 +215,7 @@ def ship_text(verdict: Verdict, quality: QualityMeasure) -> str:
 FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
     Outcome.NOT_COMPARED: lambda verdict, quality: "",
     Outcome.NO_BASIS: lambda verdict, quality: (
-        "Nothing follows while the full model does not translate."
+        "No conclusion while the full model does not translate."
     ),
     Outcome.TOO_DEAR: too_dear_text,
     Outcome.NO_GAIN: lambda verdict, quality: (
@@ -226,13 +226,13 @@ FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
         f"{amount(verdict.limit or 0, quality)}."
     ),
     Outcome.DOUBTED: lambda verdict, quality: (
-        "Nothing follows yet: there are doubts about this model."
+        "No conclusion yet: there are doubts about this model."
     ),
     Outcome.TOO_SHORT: lambda verdict, quality: (
-        f"Nothing follows yet: {verdict.texts} {quality.over} are too few to tell.{needed_text(verdict, quality)}"
+        f"No conclusion yet: {verdict.texts} {quality.over} are too few to tell.{needed_text(verdict, quality)}"
     ),
     Outcome.UNDECIDED: lambda verdict, quality: (
-        f"Nothing follows yet: by its interval it may lose {amount(verdict.most_loss, quality)}, more than the limit of "
+        f"No conclusion yet: by its interval it may lose {amount(verdict.most_loss, quality)}, more than the limit of "
         f"{amount(verdict.limit or 0, quality)}.{needed_text(verdict, quality)}"
     ),
     Outcome.OPEN: lambda verdict, quality: (
