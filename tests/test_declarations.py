@@ -91,7 +91,7 @@ CURRENT = table()
 
 
 def test_no_torch_is_loaded_to_name_what_there_is() -> None:
-    modules = ("importance.measures", "roles.role", "pruning.controls", "engines.engine")
+    modules = ("importance.measures", "roles.role", "pruning.controls", "models.engines.engine")
     code = "import sys; from importlib import import_module\n"
     for module, word in zip(modules, ("measure", "role", "control", "engine"), strict=True):
         code += f"assert len(import_module('headwise.{module}').{word}) > 5\n"

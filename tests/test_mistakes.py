@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import save_file
 
 import headwise as hw
+from headwise.core.folders import Folder
 from models.tasks.askers import asker, embedder, sentences
 from models.tasks.test_classifiers import classifier
 
@@ -196,7 +197,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file({}, shop / "adapter" / "adapter_model.safetensors")
     (shop / "started").mkdir()
     (shop / "started" / "plan.toml").write_text("")
-    with hw.folders.Folder(shop / "graph", "export").new() as folder:
+    with Folder(shop / "graph", "export").new() as folder:
         (folder / "model.onnx").write_bytes(b"graph")
 
     lines = sentences(24, 0)

@@ -17,6 +17,10 @@ import headwise as hw
 ROOT = Path(__file__).parents[1]
 FORBIDDEN = {"allow_pickle", "trust_remote_code", "shell"}
 RUNS = {"eval", "exec", "compile"}  # of Python
+DATA_ALONE = (
+    "weights_only=True)",
+    "yaml.BaseLoader))",
+)  # a call that ends so makes no objects but data
 READS = {
     "pickle": "load",
     "dill": "load",
@@ -91,6 +95,8 @@ def test_nothing_in_the_source_runs_what_it_reads() -> None:
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
                 library, _, function = name.rpartition(".")
+                if ast.unparse(node).endswith(DATA_ALONE):
+                    continue
                 if name in RUNS or (library in READS and function.startswith(READS[library])):
                     wrong.append(f"{path.name}: {name}")
     assert wrong == ["ray_executor.py: pickle.loads"]
