@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.nn.utils import prune
 
 import headwise as hw
 from models.attention.families import STACK, build
@@ -60,3 +62,20 @@ def test_layers_without_heads_are_said() -> None:
     assert any(said in line for line in scores.lines())
     for plain in ("llama", "marian", "t5", "albert"):
         assert asker(plain).discovery.numbering() == ""
+
+
+def test_weights_that_are_computed_at_each_forward_are_not_cut(tmp_path: Path) -> None:
+    model = asker("bert")
+    layer = model.hf.get_submodule(next(iter(model.discovery.names.values())))
+    prune.l1_unstructured(layer.query, "weight", 0.5)
+    assert len(hw.score(model, lines(4), ["confidence"]).table) > 0
+    mask = hw.HeadMask.full(model.heads).without(["encoder-self/0/1"])
+    for call in (
+        lambda: model.remove(mask),
+        lambda: model.save(tmp_path / "it"),
+        lambda: hw.export(model, "stock", tmp_path / "stock"),
+    ):
+        refuses(call, "are computed from others at each forward … prune.remove")
+    assert not any(tmp_path.iterdir())
+    prune.remove(layer.query, "weight")
+    assert model.remove(mask).heads.total == model.heads.total - 1

@@ -212,6 +212,8 @@ def load(
                 refuse_pointer(file)
             is_not = f"{spec} is a folder, but not"
             remedy = "Copy or save it again, or correct its config.json."
+        if isinstance(error, ImportError):
+            remedy = "Install what it needs, or give the model in another format."
         raise HeadwiseError(
             f"{is_not} a complete model that transformers can load: {end_of_sentence(error).rstrip('.')}. {remedy}"
         ) from error
@@ -568,7 +570,9 @@ def load_cut(
             raise HeadwiseError(
                 f"{says}: of an encoder-decoder it does not say whose heads they are; load the model that it was made from."
             )
-        gone = [Head(kind, int(layer), head) for layer, row in dict(cut).items() for head in row]
+        gone = [
+            Head(kind, int(layer), int(head)) for layer, row in dict(cut).items() for head in row
+        ]
     except (TypeError, ValueError, AttributeError) as error:
         raise HeadwiseError(
             f'{says} must give the removed heads of each layer, such as {{"0": [1, 2]}} ({error}): correct it.'

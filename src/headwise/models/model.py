@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.prune import BasePruningMethod
 from transformers import (
     PreTrainedModel,
 )
@@ -283,6 +285,7 @@ class Model:
         """
         mask = kept_mask(self.heads, heads)
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
+        refuse_reparametrised(self.hf)
         smaller: Any = remove(self.hf, self.discovery, mask)
         smaller.config.headwise_layout = layout.to_json()
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
@@ -307,6 +310,7 @@ class Model:
         the README and the licence are copied from the folder that the model came from. A killed `save` leaves the old
         model, or a folder that `load` refuses and another `save` mends.
         """
+        refuse_reparametrised(self.hf)
         folder = as_path(folder)
         home = Folder(folder, MODEL)
         refuse_other_models(home)
@@ -363,6 +367,18 @@ def refuse_wrapped(given: Any) -> None:
         raise HeadwiseError(
             f"{type(given).__name__} holds the model: give that itself (.{where}), with its tokenizer."
         )
+
+
+def refuse_reparametrised(hf: nn.Module) -> None:
+    """Raise HeadwiseError for weights that are computed from others at each forward (torch.nn.utils.prune, parametrize):
+    cut or saved, they would be other weights."""
+    for name, module in hf.named_modules():
+        hooks = module._forward_pre_hooks.values()
+        if is_parametrized(module) or any(isinstance(hook, BasePruningMethod) for hook in hooks):
+            raise HeadwiseError(
+                f"The weights of {name} are computed from others at each forward (torch.nn.utils): make them permanent "
+                "first, by prune.remove or parametrize.remove_parametrizations."
+            )
 
 
 def unique_parameters(hf: PreTrainedModel) -> Iterator[nn.Parameter]:

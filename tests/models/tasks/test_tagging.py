@@ -11,7 +11,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast, pipeline
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast, pipeline
 
 import headwise as hw
 from headwise.data.tagged import TaggedText
@@ -262,3 +262,26 @@ def test_the_smaller_model_runs_elsewhere(tmp_path: Path) -> None:
     np.testing.assert_allclose(got[0], logits, atol=1e-4)
     assert hw.check(folder).good
     refuses(lambda: load(folder), "It holds an export for another program")
+
+
+def test_a_tokenizer_in_python_alone() -> None:
+    """ByT5 reads bytes: the label of a word is that of its first one."""
+    shape = {
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "vocab_size": 384,
+    }
+    hf = build("T5ForTokenClassification", **shape, **NAMES, pad_token_id=0)
+    model = hw.Model(hf, ByT5Tokenizer(), "bytes")
+    (first, *_) = model.task.encoded(TaggedText.from_rows(ROWS[:1])).batches()
+    words, tags = ROWS[0]
+    ids, labels = [], []
+    for word, tag in zip(words, tags, strict=True):
+        read = model.tokenizer(word, add_special_tokens=False)["input_ids"]
+        ids += read
+        labels += [CLASSES.index(tag), *([-100] * (len(read) - 1))]
+    assert first["input_ids"][0].tolist() == [*ids, model.tokenizer.eos_token_id]
+    assert first["labels"][0].tolist() == [*labels, -100]

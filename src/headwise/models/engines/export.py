@@ -13,6 +13,7 @@ from headwise.models.attention.capture import refuse_captured
 from headwise.models.attention.offload import refuse_offloaded
 from headwise.models.engines.engine import engine
 from headwise.models.loading import AnyModel, as_model
+from headwise.models.model import refuse_reparametrised
 
 
 @called_as(
@@ -43,6 +44,7 @@ def export(
         raise HeadwiseError(
             f"{dtype} was asked for, but {to} is written as {', '.join(target.types)}: give one of these."
         )
+    refuse_reparametrised(model.hf)
     refuse_offloaded(model.hf, "An export")
     refuse_captured(model.hf, "An export")
     reason = target.why_not(model)

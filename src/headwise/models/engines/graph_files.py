@@ -27,7 +27,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderD
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
-from headwise.models.attention.discover import output_of
+from headwise.models.attention.discover import output_of, reads_its_source_twice
 from headwise.models.attention.padding import plain_config
 from headwise.models.marian.network import Ssru
 from headwise.models.model import Model
@@ -322,6 +322,9 @@ def states(
 
 def why_not_graph(model: Model) -> str | None:
     """Why no graph can be written of this model; None where one may be."""
+    if reads_its_source_twice(model.hf):
+        kind = type(model.hf).__name__
+        return f"a {kind} finds the end of its text by the ids that it gets, which no graph of tensors does"
     if model.hf.main_input_name == "input_ids":
         return None
     return f"its graphs are of models that read text, and a {type(model.hf).__name__} reads {model.hf.main_input_name}"
