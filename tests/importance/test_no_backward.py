@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def text_of(family: str) -> Any:
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "marian"])
-def test_integers_of_torch(family: str) -> None:
+def test_integers_of_torch(family: str, tmp_path: Path) -> None:
     model, text = quantised(family), text_of(family)
     for name in GRADIENT:
         refuses(
@@ -65,6 +66,10 @@ def test_integers_of_torch(family: str) -> None:
             hw.prune(model, text, options, dev=text, training=training)
     with pytest.raises(hw.HeadwiseError, match="No gradient passes"), GatedLoop(model, 0.1):
         pass
+    some = [next(iter(model.heads))]
+    refuses(lambda: model.remove(some), "holds integers … before it is quantised")
+    refuses(lambda: model.save(tmp_path / "it"), "holds integers")
+    refuses(lambda: hw.export(model, "stock", tmp_path / "stock"), "holds integers")
     if family == "marian":
         assert len(model.translate(["a b c"])) == 1
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, few_names
 
 LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")  # eng_Latn, en_XX
 
@@ -21,6 +22,7 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
 
     Raises HeadwiseError where both name one, and not the same.
     """
+    warn_of_codes(tokenizer, name)
     if not hasattr(tokenizer, "tgt_lang") or not hf.can_generate():
         return
     settings: Any = hf.generation_config
@@ -43,6 +45,17 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
         if language_of(tokenizer, first) == marked:
             hf.generation_config = copy.copy(settings)  # another model may have the same one
             hf.generation_config.forced_bos_token_id = first
+
+
+def warn_of_codes(tokenizer: Any, name: str) -> None:
+    """Warn of a model that writes the language which each source line names (multilingual OPUS-MT)."""
+    codes = sorted(getattr(tokenizer, "supported_language_codes", None) or [])
+    if len(codes) > 1:
+        warnings.warn(
+            f"{name} writes {len(codes)} languages ({few_names(codes)}): begin each source line with one, such as "
+            f"'{codes[0]} A sentence.', or it chooses by itself.",
+            stacklevel=4,
+        )
 
 
 def language_of(tokenizer: Any, number: int | None) -> str | None:

@@ -29,6 +29,7 @@ from headwise.core.heads import Head, HeadMap, Kind, Named, Site, describe
 from headwise.core.layout import HeadMask
 from headwise.core.options import Engine, Search
 from headwise.core.progress import Report, refuse_other_report, silent, without_bars
+from headwise.models.attention.backward import is_quantised
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import Discovery, configured_alignment_heads, discover
 from headwise.models.attention.head_counts import state_heads, states_heads
@@ -370,14 +371,19 @@ def refuse_wrapped(given: Any) -> None:
 
 
 def refuse_reparametrised(hf: nn.Module) -> None:
-    """Raise HeadwiseError for weights that are computed from others at each forward (torch.nn.utils.prune, parametrize):
-    cut or saved, they would be other weights."""
+    """Raise HeadwiseError for weights that are computed from others at each forward (torch.nn.utils.prune, parametrize),
+    and for torch's modules of integers: cut or saved, they would be other weights."""
     for name, module in hf.named_modules():
         hooks = module._forward_pre_hooks.values()
         if is_parametrized(module) or any(isinstance(hook, BasePruningMethod) for hook in hooks):
             raise HeadwiseError(
                 f"The weights of {name} are computed from others at each forward (torch.nn.utils): make them permanent "
                 "first, by prune.remove or parametrize.remove_parametrizations."
+            )
+        if is_quantised(module):
+            raise HeadwiseError(
+                f"{name} holds integers ({type(module).__module__}), which can be neither cut nor saved: remove heads "
+                "from the model before it is quantised."
             )
 
 

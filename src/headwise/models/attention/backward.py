@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from headwise.core.errors import HeadwiseError
 
-QUANTISED = "torch.ao.nn."  # torch's modules of integers, and others that stand for them
+QUANTISED = "torch.ao.nn.quantized"  # torch's modules of integers
 LINEAR = (nn.Linear, Conv1D)
 
 
@@ -26,12 +26,17 @@ def passing_gradients(model: nn.Module) -> Iterator[None]:
     """
     with ExitStack() as block:
         for name, module in model.named_modules():
-            if type(module).__module__.startswith(f"{QUANTISED}quantized"):
+            if is_quantised(module):
                 raise no_gradient(model, name, module)
             if "Linear" in type(module).__name__ and type(module) not in LINEAR:
                 hook = partial(refuse_broken, model, name)
                 block.callback(module.register_forward_hook(hook).remove)
         yield
+
+
+def is_quantised(module: nn.Module) -> bool:
+    """Whether a module is one of integers that torch has put in place of another."""
+    return type(module).__module__.startswith(QUANTISED)
 
 
 def refuse_broken(
