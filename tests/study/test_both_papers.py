@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from benchmarks.papers.claims import claims_table
 
 from headwise.faces.report import report
-from headwise.faces.report.paper_claims import claims_table
 from headwise.faces.report.run_folder import read_run
 from headwise.study import make_plan, run_study
 from headwise.study.study import dry_run

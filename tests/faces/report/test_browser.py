@@ -17,8 +17,8 @@ from headwise.faces.report.page import collect, render
 from headwise.faces.report.run_folder import read_run
 from headwise.faces.report.runs import read_grid
 
-CHARTS = 31  # head map, 4 scores, pairs, 6 removal curves, grid, 4 maps, more:
-# 3 × 3 layers of gates, BLEU on test and dev, layers, training, BLEU by share
+CHARTS = 30  # head map, 4 scores, pairs, 6 removal curves, grid, 4 maps, more:
+# 3 × 3 layers of gates, BLEU on test and dev, layers, training
 
 
 Theme = Literal["light", "dark"]

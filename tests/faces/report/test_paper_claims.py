@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from benchmarks.papers import claims as paper_claims
+from benchmarks.papers.claims import CONTRADICTS, IN_PART, NOT_TESTED, SUPPORTS, UNSURE
 
 from faces.report.conftest import data_of
 from faces.report.made import cells, change, make_language, make_run, without
 from faces.report.made_sweeps import write_sweeps
 from headwise.core.heads import Site
-from headwise.faces.report import paper_claims
-from headwise.faces.report.page import collect
-from headwise.faces.report.paper_claims import CONTRADICTS, IN_PART, NOT_TESTED, SUPPORTS, UNSURE
+from headwise.faces.report.page import collect, render
 from headwise.faces.report.run_folder import FinishedRun, read_run
 
 
@@ -122,7 +122,7 @@ def test_what_carries_no_verdict(tmp_path: Path) -> None:
     without_roles = read_run(make_run(tmp_path / "none", roles))
     for start in ("Relevance and confidence", "Heads with a role stay"):
         assert verdict_of(without_roles, start) == ("no encoder head has a role", NOT_TESTED)
-    assert "paper_claims" not in collect(read_run(make_language(tmp_path / "language")))
+    assert paper_claims.paper_claims_section(read_run(make_language(tmp_path / "language"))) is None
 
 
 def test_all_kinds_scratch_and_greedy_models_are_asked(swept: FinishedRun) -> None:
@@ -233,3 +233,11 @@ def test_the_papers_points_are_drawn_around_those_of_the_gates(
     assert figure is not None and both is not None
     assert (len(figure.panels), len(both.panels)) == (1, 2)  # heads of all kinds were lost there
     assert paper_claims.published_curves(read_run(make_language(tmp_path))) is None
+
+
+def test_the_page_has_the_section_where_it_is_declared(run: FinishedRun) -> None:
+    assert "paper_claims" not in collect(run)
+    paper_claims.declare()
+    page = render(run, collect(run))
+    assert "Compared with the papers" in page
+    assert "read from its plots" in page

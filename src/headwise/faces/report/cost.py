@@ -20,7 +20,6 @@ from headwise.faces.report import models
 from headwise.faces.report.format import capital, kinds_among, quantity, size
 from headwise.faces.report.models import ModelRow, tested_text
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
-from headwise.faces.report.paper_claims import published_curves
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
 from headwise.faces.report.run_folder import FinishedRun
 from headwise.pruning.controls import Control, compared_by_all, control_facts
@@ -56,7 +55,6 @@ LIKE_CONTROLS = {facts.name: facts for facts in (UNREPAIRED, RANDOM_ORDER, OTHER
     order=80,
     files=("pruning.csv",),
     papers={
-        "bleu-by-share": "Voita fig. 7, table 2",
         "bleu-by-heads*": "Voita fig. 7",
         "greedy-curves*": "Michel fig. 3",
         "greedy-by-kind": "Michel fig. 4",
@@ -68,7 +66,6 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
     if run.model_table.empty:
         return None
     return {
-        "published": published_curves(run),
         "quality": quality_figures(run.model_table, run.facts),
         "greedy": greedy_figures(run.model_table, run.facts),
         "all_models": models_table(run.model_table, run.split, layouts=run.layouts),

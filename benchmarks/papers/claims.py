@@ -1,6 +1,6 @@
 """What Voita et al. (2019) and Michel et al. (2019) found, claim by claim, and what a run of a translation model says.
 
-papers/claims.csv has the claims: the function here that asks a run, its place in a paper, the paper's numbers, and what a
+claims.csv has the claims: the function here that asks a run, its place in a paper, the paper's numbers, and what a
 run needs.
 """
 
@@ -41,7 +41,7 @@ from headwise.faces.report.run_folder import FinishedRun
 from headwise.faces.report.summary import does_not_translate
 from headwise.importance.most_faithful import by_measure, faithfulness_statistics
 
-PAPERS = Path(__file__).parent / "papers"
+PAPERS = Path(__file__).parent
 ENCODER: Kind = "encoder-self"
 SUPPORTS = "supports"
 CONTRADICTS = "contradicts"
@@ -73,15 +73,32 @@ def by_parts(here: str, agrees: Collection[bool]) -> ClaimOutcome:
     return ClaimOutcome(here, IN_PART if any(agrees) else CONTRADICTS)
 
 
-@section(
-    "paper_claims",
-    heading="Compared with the papers",
-    question="Does what Voita et al. and Michel et al. found hold here?",
-    order=115,
-    files=("pruning.csv", "roles/", "heads.csv", "faithfulness.csv"),
-    brought_by="scores, roles and pruned models of an encoder-decoder",
-    qualities=("bleu",),
+THEIRS = (
+    "Theirs: Voita et al. (2019), Transformer-base, English to Russian and German, 48 encoder heads of 144; Michel et al. "
+    "(2019), Transformer-big, English to French, 288 heads. One run supports or contradicts a claim for its own model only. "
+    "A loss supports one where its whole interval is above −1 BLEU, and contradicts it where it is surely larger than "
+    "theirs. Brackets: 95 % intervals."
 )
+POINTS = (
+    "The thin lines are the paper's points (figure 7, table 2), read from its plots. Both sides are differences to the full "
+    "model, so they contain what training on under gates gains or costs."
+)
+
+
+def declare() -> None:
+    """Add the section to the pages that this process writes."""
+    section(
+        "paper_claims",
+        heading="Compared with the papers",
+        question="Does what Voita et al. and Michel et al. found hold here?",
+        order=115,
+        files=("pruning.csv", "roles/", "heads.csv", "faithfulness.csv"),
+        papers={"bleu-by-share": "Voita fig. 7, table 2"},
+        brought_by="scores, roles and pruned models of an encoder-decoder",
+        qualities=("bleu",),
+    )(paper_claims_section)
+
+
 def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     """The table of claims; left out for models that are no encoder-decoders of text."""
     kinds = set(run.heads["kind"])
@@ -91,7 +108,13 @@ def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     hears = run.quality == WORD_ERROR_RATE or bool(run.roles and not reads_text(run.roles))
     if not translates or hears or ENCODER not in kinds:
         return None
-    return {"claims": claims_table(run)}
+    curves = published_curves(run)
+    return {
+        "curves": curves,
+        "claims": claims_table(run),
+        "theirs": THEIRS,
+        "points": POINTS if curves else "",
+    }
 
 
 def published_curves(run: FinishedRun) -> Figure | None:

@@ -1,0 +1,1 @@
+"""What the papers found, and what runs of this machine say of it."""
