@@ -7,12 +7,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.io import wavfile
 from typer.testing import CliRunner
 
 import headwise as hw
+from headwise.core.errors import HeadwiseError
 from headwise.core.layout import HeadMask
 from headwise.data.embedded import write_treebank
 from headwise.faces.cli import app
@@ -291,3 +294,33 @@ def test_the_command(tmp_path: Path) -> None:
     for name in ("roles", "align"):
         linked = CliRunner().invoke(app, [name, *command[1:], "--links", table])
         assert linked.exit_code != 0 and "connects words of sentence pairs" in str(linked.exception)
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFF000])
+@pytest.mark.parametrize("further", [b"", b"LIST\x06\0\0\0INFOab"])
+def test_a_recording_from_a_pipe_is_read_to_its_end(
+    tmp_path: Path, size: int, further: bytes
+) -> None:
+    """As ffmpeg and SoX write it: with a size that nobody knew yet, here of two channels, the last sample cut off."""
+    path = tmp_path / "a.wav"
+    noise = np.arange(800, dtype=np.int16).reshape(-1, 2)
+    wavfile.write(path, 8_000, noise)
+    content = path.read_bytes()
+    head, samples_of = content[:36], content[44:]
+    unknown = size.to_bytes(4, "little")
+    head = head[:4] + unknown + head[8:]
+    (tmp_path / "pipe.wav").write_bytes(head + further + b"data" + unknown + samples_of + b"\1")
+    expected = samples(path, 8_000)
+    assert len(expected) == len(noise)
+    assert np.array_equal(samples(tmp_path / "pipe.wav", 8_000), expected)
+    assert audio_seconds(tmp_path / "pipe.wav") == audio_seconds(path) == 0.05
+    (tmp_path / "short.wav").write_bytes(content[:-400])
+    with pytest.raises(HeadwiseError, match="cannot be read as audio"):
+        samples(tmp_path / "short.wav", 8_000)
+
+
+def test_recordings_without_a_text_are_counted(tmp_path: Path) -> None:
+    wavfile.write(tmp_path / "a.wav", 8_000, np.zeros(80, np.int16))
+    (tmp_path / "a.csv").write_text("audio,text\na.wav,A cat.\na.wav,\na.wav, \n")
+    speech = Speech.read(tmp_path / "a.csv")
+    assert (len(speech), speech.blank) == (1, 2) and "blank=2" in repr(speech)

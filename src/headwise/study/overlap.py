@@ -20,7 +20,7 @@ MANY = (
 LOOKED_AT = 1_000_000  # sentences of a text, at most
 
 
-def refuse_same_files(named: Mapping[str, Any]) -> None:
+def refuse_same_files(named: Mapping[Any, Any]) -> None:
     """Raise HeadwiseError where two texts are named by one file. named: the file or files of each, by train, dev, test."""
     first: dict[str, str] = {}
     for split, spec in named.items():

@@ -99,6 +99,9 @@ def fitting_recordings(
     tokenizer = subject.tokenizer
     coverage = subject.coverage.setdefault("speech", Coverage())
     coverage.sentences += len(utterances)
+    note = f"{speech.blank} recordings of {speech.name} have no text and were left out."
+    if speech.blank and note not in subject.warnings:
+        subject.warnings.append(note)
     fitting = []
     for utterance in utterances:
         prompt = prompt_of(model, tokenizer, utterance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import warnings
@@ -24,6 +25,10 @@ from headwise.data.text import on_one_line, records_of
 
 WORD_COLUMNS = ("audio", "word", "start", "end")
 TEXT_COLUMNS = ("audio", "text")
+UNKNOWN_SIZE = (
+    0x7FFFF000  # bytes of a recording, from which on programs mean "to the end": ffmpeg, SoX
+)
+LARGEST_CHUNK = 1 << 20  # bytes before the samples, at most
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,8 @@ class Speech(AnyText):
         return iter(self.utterances)
 
     def __repr__(self) -> str:
-        return f"Speech({self.name!r}, utterances={len(self):,}, words={self.words:,})"
+        blank = f", blank={self.blank:,}" if self.blank else ""
+        return f"Speech({self.name!r}, utterances={len(self):,}, words={self.words:,}{blank})"
 
     @property
     def words(self) -> int:
@@ -234,10 +240,11 @@ def audio_in(file: Path, mapped: bool = False) -> tuple[np.ndarray, int]:
             with warnings.catch_warnings():
                 # of a file that was cut off, whose samples end too early
                 warnings.filterwarnings("error", "Reached EOF prematurely")
+                whole = to_the_end(file)
                 try:
-                    file_rate, read = wavfile.read(file, mmap=mapped)
+                    file_rate, read = wavfile.read(whole or file, mmap=mapped and whole is None)
                 except ValueError:  # 24 bits a sample cannot be mapped, nor a file that was cut off
-                    file_rate, read = wavfile.read(file)
+                    file_rate, read = wavfile.read(whole or file)
         else:
             try:
                 import soundfile
@@ -253,3 +260,34 @@ def audio_in(file: Path, mapped: bool = False) -> tuple[np.ndarray, int]:
             f"{file} cannot be read as audio ({type(error).__name__}: {error})."
         ) from None
     return read, int(file_rate)
+
+
+def to_the_end(file: Path) -> io.BytesIO | None:
+    """A WAV that a program wrote into a pipe, with its true size: such a program cannot go back to write how long the
+    recording became, so it leaves 0 or a size beyond all files. None for others, which are read as they are."""
+    with file.open("rb") as content:
+        if content.read(4) != b"RIFF":
+            return None
+        content.seek(12)
+        block = 1  # bytes of a sample of all channels
+        while len(head := content.read(8)) == 8:
+            name, size = head[:4], int.from_bytes(head[4:], "little")
+            if name == b"data":
+                break
+            if size > LARGEST_CHUNK:
+                return None
+            body = content.read(size + size % 2)
+            if name == b"fmt ":
+                block = max(1, int.from_bytes(body[12:14], "little"))
+        else:
+            return None
+        if 0 < size < UNKNOWN_SIZE:
+            return None
+        start = content.tell()
+        content.seek(0)
+        whole = bytearray(content.read())
+    size = (len(whole) - start) // block * block
+    del whole[start + size :]
+    whole[4:8] = (len(whole) - 8).to_bytes(4, "little")
+    whole[start - 4 : start] = size.to_bytes(4, "little")
+    return io.BytesIO(whole)
