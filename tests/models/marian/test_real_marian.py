@@ -100,6 +100,12 @@ def scores(folder: Path, scratch: Path) -> list[float]:
     return [float(each) for each in marian("score", *beside(folder), "-t", *files).split()]
 
 
+def alike(one: str, other: str) -> bool:
+    """Whether two translations are the same: one that never ends is cut at other lengths."""
+    short, long = sorted([one.strip(), other.strip()], key=len)
+    return long.startswith(short)
+
+
 def own_scores(model: hw.Model) -> list[float]:
     start = model.hf.config.decoder_start_token_id
     made = []
@@ -125,8 +131,7 @@ def test_a_model_that_marian_trained_scores_as_there(name: str, tmp_path: Path) 
     limit = ["-b", 1, "--max-length-factor", 3]
     theirs = marian("decode", *beside(folder), "-i", source, *limit).splitlines()
     ours = model.translate(SOURCES, beam=1)
-    # A model that never ends a sentence is cut at other lengths.
-    assert all(one.startswith(other) for one, other in zip(ours, theirs, strict=True))
+    assert all(map(alike, ours, theirs))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -173,5 +178,5 @@ def test_the_configuration_of_a_folder_is_one_of_marian(tmp_path: Path) -> None:
     source = lines(tmp_path / "s", SOURCES)
     theirs = marian("decode", "-c", out / "config.yml", "-i", source, "--max-length-factor", 3)
     ours = model.translate(SOURCES, beam=1)
-    assert all(a.startswith(b) for a, b in zip(ours, theirs.splitlines(), strict=True))
+    assert all(map(alike, ours, theirs.splitlines()))
     assert "gemm-precision" not in yaml.safe_load((out / "config.yml").read_text())
