@@ -38,10 +38,10 @@ from headwise.core.folders import write_text
 from headwise.core.options import Architecture
 from headwise.core.progress import Progress
 from headwise.faces.report import report as write_report
-from headwise.study import Plan, read_plan, run_study
-from headwise.study.plan import GateSweep
+from headwise.study.plan import GateSweep, Plan, read_plan
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
+from headwise.study.study import run_study
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "paper-scale.toml"
 LEFT_BEHIND = (

@@ -48,7 +48,7 @@ from headwise.models.attention.discover import Discovery, discover
 from headwise.models.attention.output import run_layers
 from headwise.models.tasks import objective
 from headwise.models.tasks.objective import inputs_of
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 
 ORIGINAL = {
     "seconds": 11.2,

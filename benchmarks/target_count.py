@@ -49,7 +49,8 @@ from headwise.models.loading import load
 from headwise.models.training.token_batches import Encoded
 from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.with_gates import prune_by_training
-from headwise.study import Plan, read_plan, run_study
+from headwise.study.plan import Plan, read_plan
+from headwise.study.study import run_study
 
 Wanted = int | Mapping[Kind, int]
 ENCODER: tuple[Kind, ...] = ("encoder-self",)

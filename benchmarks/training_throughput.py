@@ -136,7 +136,7 @@ def train_headwise(options: argparse.Namespace) -> None:
 
     from headwise.core.options import Architecture, Training
     from headwise.models.attention.discover import discover
-    from headwise.models.training.token_batches import IGNORED
+    from headwise.models.token_rows import IGNORED
     from headwise.models.training.trainer import TrainingRun, train_model
     from headwise.models.training.translation_model import build_model
 

@@ -39,8 +39,9 @@ from headwise.core.layout import HeadMask
 from headwise.core.progress import Progress
 from headwise.data import embedded
 from headwise.faces import cli
-from headwise.study import Plan, read_plan, run_study
 from headwise.study import study as study_module
+from headwise.study.plan import Plan, read_plan
+from headwise.study.study import run_study
 from hearers import hearer, recordings
 from models.engines.pruned import language_model, uneven
 from models.marian import toolkit_models

@@ -36,7 +36,8 @@ from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.pruning.controls import control
 from headwise.roles.role import role
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from shared import SHARED, changed, made_once
 from study.studies import QUIET, SMALL, TINY, plan_of
 

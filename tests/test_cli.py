@@ -55,8 +55,10 @@ from headwise.core.tables import CURVES, FAITHFULNESS
 from headwise.data.embedded import write_parallel
 from headwise.faces import cli
 from headwise.importance.measures import usual
-from headwise.study import make_plan, plan_of_prune, run_study
+from headwise.study import plan_of_prune
+from headwise.study.plan import make_plan
 from headwise.study.plan_of_prune import usual_controls
+from headwise.study.study import run_study
 from models.tasks.askers import asker, lines
 from study.studies import measured_in
 
@@ -434,7 +436,7 @@ class TestCommands:
         assert not Path("new").exists() and "does not exist" in refused("study", "no.toml")
         given: dict[str, Any] = {}
         monkeypatch.setattr(
-            "headwise.study.run_study", lambda *words, **options: given.update(options)
+            "headwise.study.study.run_study", lambda *words, **options: given.update(options)
         )
         call(*train, "--out", "with-ray", "--workers", "ray", "--threads", "1")
         assert given == {"workers": "ray", "threads": 1}

@@ -25,7 +25,8 @@ from headwise.core.progress import Progress
 from headwise.data.embedded import write_parallel
 from headwise.faces import cli
 from headwise.faces.cli.signals import Stopped, resumable, stoppable
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from own_process import Running, headwise, two
 
 SETTINGS = [

@@ -14,7 +14,7 @@ import pytest
 
 import headwise as hw
 from headwise.faces.cli.studies import demo_texts
-from headwise.study import read_plan
+from headwise.study.plan import read_plan
 
 DEMO = Path(str(files("headwise.data") / "demo"))
 

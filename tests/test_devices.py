@@ -11,7 +11,8 @@ import headwise as hw
 from headwise.core.errors import HeadwiseError
 from headwise.core.progress import Progress
 from headwise.models.devices import usable
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 
 
 @pytest.mark.parametrize(

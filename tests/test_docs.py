@@ -33,7 +33,8 @@ import headwise as hw
 from headwise.core.progress import Progress
 from headwise.data.embedded import write_parallel
 from headwise.faces import cli
-from headwise.study import Plan, make_plan, run_study
+from headwise.study.plan import Plan, make_plan
+from headwise.study.study import run_study
 
 ROOT = Path(__file__).parents[1]
 MADE = ROOT / "docs" / "reference"  # by `make docs`

@@ -87,7 +87,7 @@ def test_a_study_goes_on_without_its_page(
         given.append(report)
         raise hw.HeadwiseError("the study began")
 
-    monkeypatch.setattr("headwise.study.run_study", study)
+    monkeypatch.setattr("headwise.study.study.run_study", study)
     for missing, said in ((False, 0), (True, 1)):
         if missing:
             monkeypatch.setitem(sys.modules, "vl_convert", None)

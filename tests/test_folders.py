@@ -16,8 +16,8 @@ import pytest
 import headwise as hw
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import PAGES, RESULTS, SUMS, Folder, output_file, write_file
-from headwise.study import Plan
 from headwise.study.ownership import refuse_others
+from headwise.study.plan import Plan
 
 NAMES = ("heads.csv", "curves.csv", "figures/")
 # Every command that writes results into --out, and a file that it would replace or remove.

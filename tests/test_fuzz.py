@@ -34,7 +34,7 @@ from headwise.data.treebank import Treebank
 from headwise.faces import cli
 from headwise.models.marian import files as marian_files
 from headwise.roles.alignment import read_links
-from headwise.study import read_plan
+from headwise.study.plan import read_plan
 
 SECONDS = 5.0  # of the processor: other work on the machine does not count
 MEMORY = 1 << 30  # bytes that one input may add to the peak
@@ -419,7 +419,7 @@ def refuse(found: str | None, content: bytes) -> None:
 @pytest.fixture(autouse=True)
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """What options lead to is not done here."""
-    monkeypatch.setattr("headwise.study.run_study", lambda *words, **options: None)
+    monkeypatch.setattr("headwise.study.study.run_study", lambda *words, **options: None)
 
 
 @pytest.mark.parametrize("name", READERS)

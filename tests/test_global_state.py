@@ -32,7 +32,8 @@ from headwise.models.training.translation_model import build_model
 from headwise.pruning.own_loop import GatedLoop
 from headwise.roles.alignment import LinkedText
 from headwise.roles.alignment_heads import align
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from models.tasks.askers import asker, lines, pairs
 from models.training.letters import letters
 from roles import aligning

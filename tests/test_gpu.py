@@ -20,8 +20,9 @@ from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import discover
 from headwise.models.training.loss import loss_forward
 from headwise.pruning.gates import HardConcrete, HeadGates
-from headwise.study import make_plan, run_study
 from headwise.study.forecast import blank, random_batch
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from models.attention.families import FAMILIES, batch, eager, output, real, tiny
 from models.tasks.askers import asker, lines, pairs
 

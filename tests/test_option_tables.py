@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from headwise.study import Plan
+from headwise.study.plan import Plan
 from option_tables import filled, tables
 
 

@@ -22,7 +22,7 @@ from headwise.core.options import Architecture
 from headwise.core.progress import Progress
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.translation_model import build_model
-from headwise.study import make_plan, read_plan
+from headwise.study.plan import make_plan, read_plan
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
 

@@ -22,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from headwise.core.heads import Head
 from headwise.importance.scores import score
 from headwise.models.model import Model
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 
 from .residual_stream import (
     CIRCLES,

@@ -14,7 +14,7 @@ from headwise.core.heads import Site
 from headwise.models.attention.discover import Discovery, discover
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.tasks.objective import predict, sentence_losses
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from models.attention.families import CAUSAL, ENCODERS, FAMILIES, WORDS, batch, build
 
 ROUNDED = ("llama", "qwen3", "t5")  # norms and softmax in float32 even in a float64 model

@@ -25,7 +25,7 @@ from headwise.importance.measures import measure
 from headwise.models.attention.discover import Discovery, discover
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.evaluation.without_heads import removal_losses
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from importance.asking import ASKED, asking, broken, state, where, worded
 from models.attention.families import cut, tiny, whole_layer
 from refusals import refuses

@@ -17,7 +17,7 @@ from torch import Tensor
 import headwise as hw
 from headwise.importance.measures import measure, resolve_measures
 from headwise.models.attention.capture import capture
-from headwise.study import make_plan
+from headwise.study.plan import make_plan
 from models.tasks.askers import asker, embedder, lines, pairs
 from study.studies import again
 

@@ -25,6 +25,7 @@ from headwise.models.model import Model
 from headwise.models.training.token_batches import Encoded
 from headwise.models.training.trainer import TrainingRun, average, converge, train_model
 from headwise.models.training.translation_model import build_model
+from headwise.pruning.control_case import Case
 from headwise.pruning.control_models import (
     at_random,
     count_weights,
@@ -32,7 +33,6 @@ from headwise.pruning.control_models import (
     narrower,
     one_per_layer,
 )
-from headwise.pruning.controls import Case
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import freeze
 from models.training.letters import letters

@@ -27,8 +27,7 @@ from headwise.pruning import fine_tuning, harm
 from headwise.pruning.fine_tuning import loss_on_dev, tune
 from headwise.pruning.gate_training import GateSchedule
 from headwise.pruning.with_gates import prune_by_training
-from headwise.study import make_plan
-from headwise.study.plan import GateSweep
+from headwise.study.plan import GateSweep, make_plan
 from headwise.study.run_context import InMemory, RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant

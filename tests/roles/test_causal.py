@@ -14,7 +14,7 @@ from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.tables import CAUSAL
 from headwise.models.attention.capture import keeping
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from headwise.roles.behaviour import effect_sentence
 from headwise.roles.causal import (
     BATCHES,

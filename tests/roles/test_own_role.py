@@ -18,7 +18,8 @@ import headwise as hw
 from headwise.data.annotated import Annotated
 from headwise.data.treebank import Treebank
 from headwise.roles.role import NO_ROLE, category, display_name, ordered_roles, role, role_of
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from models.attention.families import STACK
 from refusals import refuses
 from study.studies import QUIET

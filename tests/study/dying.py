@@ -12,10 +12,11 @@ import torch
 from headwise.core.folders import Folder
 from headwise.core.progress import Progress
 from headwise.faces.report import report
-from headwise.study import read_plan, run_study
+from headwise.study.plan import read_plan
 from headwise.study.records import Store
 from headwise.study.results import Tables
 from headwise.study.step import Build
+from headwise.study.study import run_study
 
 
 def die(*_: Any) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 import pandas as pd
 
 from headwise.core.progress import Progress
-from headwise.study import Plan, make_plan, run_study
+from headwise.study.plan import Plan, make_plan
+from headwise.study.study import run_study
 
 TINY: dict[str, Any] = {
     "name": "tiny",

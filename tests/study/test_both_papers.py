@@ -10,8 +10,8 @@ from benchmarks.papers.claims import claims_table
 
 from headwise.faces.report import report
 from headwise.faces.report.run_folder import read_run
-from headwise.study import make_plan, run_study
-from headwise.study.study import dry_run
+from headwise.study.plan import make_plan
+from headwise.study.study import dry_run, run_study
 from study.studies import QUIET
 
 PLAN = Path(__file__).parents[2] / "examples" / "both-papers.toml"

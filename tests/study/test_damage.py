@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headwise.core.errors import HeadwiseError
-from headwise.study import run_study
+from headwise.study.study import run_study
 from study.studies import QUIET, TINY, again, different, numbers, plan_of
 
 

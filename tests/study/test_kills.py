@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from own_process import Running
 from study import dying
 from study.studies import BARELY, Notes, again, different, numbers

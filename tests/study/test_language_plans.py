@@ -20,9 +20,9 @@ from headwise.faces.report.role_tables import causal_table
 from headwise.faces.report.run_folder import read_run
 from headwise.faces.report.summary import other_orders
 from headwise.importance.passes import usual_measures
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
 from headwise.study.run_context import RunContext
-from headwise.study.study import dry_run
+from headwise.study.study import dry_run, run_study
 from models.tasks.askers import asker, sentences
 from study.studies import BARELY, NUMBER, QUIET, again, facts, numbers_of
 

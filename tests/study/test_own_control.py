@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import headwise as hw
-from headwise.pruning.controls import Case, control
+from headwise.pruning.control_case import Case
+from headwise.pruning.controls import control
 from refusals import refuses
 from study.studies import NUMBER, again, numbers_of, of_model, plan_of
 

@@ -10,9 +10,8 @@ import pytest
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder
 from headwise.faces.report.run_folder import read_run
-from headwise.study import run_study
 from headwise.study.ownership import claim, plan_changes, plan_of_study, refuse_others
-from headwise.study.study import dry_run
+from headwise.study.study import dry_run, run_study
 from study.studies import QUIET, TINY, plan_of
 
 TEXTS = {"embedded": {"train": 30, "dev": 6, "test": 6}}

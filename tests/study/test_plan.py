@@ -13,9 +13,8 @@ import pytest
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import Architecture, Search, validated
 from headwise.data.embedded import write_parallel
-from headwise.study import Plan, make_plan, read_plan
 from headwise.study.ownership import claim, plan_of_study, refuse_others
-from headwise.study.plan import GreedySweep, TopKSweep
+from headwise.study.plan import GreedySweep, Plan, TopKSweep, make_plan, read_plan
 
 EMBEDDED: dict[str, Any] = {"data": {"embedded": {}}}
 EXAMPLES = Path(__file__).parents[2] / "examples"

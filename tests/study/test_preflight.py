@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from headwise.core.errors import HeadwiseError
-from headwise.study import run_study
-from headwise.study.study import dry_run
+from headwise.study.study import dry_run, run_study
 from study.studies import Notes, plan_of
 
 

@@ -11,10 +11,10 @@ import pytest
 from headwise.core.errors import HeadwiseError
 from headwise.models.decoding import ctranslate2
 from headwise.models.loading import load
-from headwise.study import run_study
 from headwise.study.evaluation_steps import MeasureSpeed, Translate
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
+from headwise.study.study import run_study
 from headwise.study.variants import FULL
 from study.studies import QUIET, numbers_of, plan_of
 

@@ -17,8 +17,9 @@ import pytest
 
 import headwise as hw
 from headwise.core.layout import HeadMask
-from headwise.study import Plan, make_plan, model_steps, run_study
-from headwise.study.study import Study, dry_run
+from headwise.study import model_steps
+from headwise.study.plan import Plan, make_plan
+from headwise.study.study import Study, dry_run, run_study
 from own_process import headwise, two
 from study.studies import (
     BARELY,

@@ -26,10 +26,11 @@ from headwise.faces.report import report
 from headwise.faces.report.model_card import origin_rows
 from headwise.faces.report.run_folder import read_run
 from headwise.models.decoding.bleu import translation_answers
-from headwise.study import evaluation_steps, make_plan, model_steps, run_study
+from headwise.study import evaluation_steps, model_steps
 from headwise.study.head_steps import ScorePass
+from headwise.study.plan import make_plan
 from headwise.study.run_context import RunContext
-from headwise.study.study import Study, dry_run, thread_count
+from headwise.study.study import Study, dry_run, run_study, thread_count
 from own_process import Running, headwise
 from study.studies import (
     BARELY,

@@ -12,13 +12,12 @@ import pytest
 from headwise.core.options import Architecture
 from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
-from headwise.models.forecast import TRANSLATION, UPDATE, drawn
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.forecast import TRANSLATION, UPDATE, drawn, expected_pieces
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.study import forecast
 from headwise.study.forecast import (
     blank,
-    expected_pieces,
     forwards_of,
     random_batch,
     seconds_of,

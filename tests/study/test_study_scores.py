@@ -15,7 +15,7 @@ import pytest
 import headwise as hw
 from headwise.importance import ablation, gating
 from headwise.importance.gating import gate_heads
-from headwise.study import make_plan
+from headwise.study.plan import make_plan
 from models.tasks.askers import asker, pairs
 from study.studies import again
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from headwise.study import make_plan, run_study
-from headwise.study.study import dry_run
+from headwise.study.plan import make_plan
+from headwise.study.study import dry_run, run_study
 from models.tasks.askers import asker, embedder, sentences
 from models.tasks.test_classifiers import classifier, drawn
 from study.studies import NUMBER, QUIET, again, facts, measured_in, numbers_of

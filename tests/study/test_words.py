@@ -11,7 +11,8 @@ import headwise as hw
 from headwise.core.tables import WORDS
 from headwise.faces.report.run_folder import read_run
 from headwise.roles.lost_words import lost_words
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from models.tasks.askers import embedder
 from study.studies import QUIET, again, facts, of_model, plan_of
 

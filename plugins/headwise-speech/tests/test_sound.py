@@ -21,8 +21,8 @@ from headwise.data.embedded import write_treebank
 from headwise.faces.cli import app
 from headwise.importance.untrained import untrained
 from headwise.roles.passage import Passage
-from headwise.study import make_plan, run_study
-from headwise.study.study import dry_run
+from headwise.study.plan import make_plan
+from headwise.study.study import dry_run, run_study
 from headwise_speech import Speech
 from headwise_speech.recordings import audio_seconds, samples
 from headwise_speech.sound import NEAR_FRAMES, diagonal, spoken_word

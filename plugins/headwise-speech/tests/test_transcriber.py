@@ -25,7 +25,7 @@ from headwise.importance.ablation import ablate
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import evaluating
 from headwise.models.tasks.objective import inputs_of, sentence_losses
-from headwise.study import Plan
+from headwise.study.plan import Plan
 from headwise_speech.heard import recordings_by_name, usual_offsets
 from headwise_speech.recordings import Speech
 from headwise_speech.word_errors import transcripts

@@ -22,8 +22,8 @@ from headwise.models.tasks import Task
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import losses_of
 from headwise.roles.alignment_heads import align
-from headwise.study import make_plan, run_study
-from headwise.study.study import dry_run
+from headwise.study.plan import make_plan
+from headwise.study.study import dry_run, run_study
 from headwise_speech import alignment, heard
 from headwise_speech.recordings import Speech, samples
 from headwise_speech.whisper import extractor_of

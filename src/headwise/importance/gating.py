@@ -37,7 +37,7 @@ from headwise.models.evaluation.soundness import refuse_unsound
 from headwise.models.model import Model
 from headwise.models.tasks.batches import Batches, Fold
 from headwise.models.tasks.objective import asked_tokens, losses_of, on_device
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 
 GATINGS = ("gating.facilitating", "gating.interfering", "gating.irrelevant")
 

@@ -28,7 +28,6 @@ from headwise.core.result import TableResult
 from headwise.core.statistics import largest_t_p, means_with_intervals
 from headwise.core.tables import INTERACTIONS
 from headwise.importance.passes import importance_values
-from headwise.importance.untrained import sample_text
 from headwise.importance.work import Workload
 from headwise.models.environment import signature_of
 from headwise.models.evaluation.without_heads import removal_losses
@@ -36,6 +35,7 @@ from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given
+from headwise.models.tasks.task import sample_text
 
 MEASURED_PAIRS = 20  # that are measured
 FEWEST_SENTENCES = 20  # sentences

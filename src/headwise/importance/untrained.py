@@ -24,6 +24,7 @@ from headwise.models.generators import check_seed, drawing_from
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, OwnInputs
+from headwise.models.tasks.task import sample_text
 
 UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
 LAYER = ["kind", "layer", "measure"]
@@ -102,13 +103,6 @@ def work_of_controls(work: Workload, measures: Iterable[str], count: int) -> flo
     names = [name for name in resolve_measures(measures) if not measure[name].expensive]
     share = min(1.0, UNTRAINED_SENTENCES / work.sentences)
     return len(control_seeds(count, 0)) * share * work.of_measures(names)
-
-
-def sample_text(text: AnyText | OwnInputs, count: int) -> Any:
-    """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
-    if not isinstance(text, AnyText) or len(text) <= count:
-        return text
-    return text.take([number * len(text) // count for number in range(count)])
 
 
 def with_baseline(table: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,7 @@ each part of the work counts as so many forwards. While it runs, the time left f
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import describe
 from headwise.core.progress import about
+from headwise.data.text import ParallelText
 from headwise.models.attention.discover import evaluating, output_of
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
@@ -21,6 +24,7 @@ from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import inputs_of, losses_of, on_device
 
 SAMPLE_SENTENCES = 16  # sentences, of which some are read to measure
+LENGTH_SAMPLE = 1000  # sentences whose lengths are looked at
 TIMED_POSITIONS = 512  # of a batch that is timed, at most
 SLOW = 1.0  # seconds of a run that is repeated once
 VERY_SLOW = 10.0  # of one that is not repeated
@@ -136,3 +140,18 @@ def text_line(text: Batches) -> str:
         tokens += f", of {text.sentences:,} sentences, {text.windowed}"
     left_out = text.left_out or "nothing"
     return f"{text.text.name}: {len(data):,} {data.noun}{tokens}; left out: {left_out}"
+
+
+def expected_pieces(text: Any, vocabulary: PreTrainedTokenizerBase | int) -> float:
+    """About how many pieces of words a text has, of pairs those of the longer side, by the lengths of a sample.
+    vocabulary: how many pieces there will be, where none are learned yet."""
+    rows = text.dataset[drawn(len(text), LENGTH_SAMPLE)]
+    lengths = []
+    for side in ("source", "target") if isinstance(text, ParallelText) else ("text",):
+        if isinstance(vocabulary, int):
+            piece = math.log2(vocabulary) / 4  # bytes; on English and French 0.9 to 1.4 of it
+            lengths.append([len(line.encode()) / piece for line in rows[side]])
+        else:
+            lengths.append([len(ids) for ids in vocabulary(rows[side])["input_ids"]])
+    longer = [max(sides) for sides in zip(*lengths, strict=True)]
+    return float(len(text) * sum(longer) / len(longer))

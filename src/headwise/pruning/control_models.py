@@ -15,7 +15,7 @@ from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture, Keep, Unit
 from headwise.core.units import first_units, target_counts, units
-from headwise.pruning.controls import Case, Trained
+from headwise.pruning.control_case import Case, Trained
 from headwise.pruning.greedy import random_scores, refuse_holes
 
 

@@ -25,7 +25,7 @@ from headwise.core.tables import CAUSAL
 from headwise.data.subwords import Coverage
 from headwise.importance.gradient import direct_attributions
 from headwise.models.evaluation.without_heads import removal_losses
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from headwise.roles.behaviour import BEHAVIOURS
 from headwise.roles.halves import in_half
 from headwise.roles.label import FALSE_ROLES, KEY, keys_of

@@ -28,7 +28,6 @@ from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
 from headwise.core.tables import WORDS
 from headwise.data.annotated import WORD
-from headwise.importance.untrained import sample_text
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
 from headwise.models.environment import signature_of
@@ -41,6 +40,7 @@ from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks import AnyText, Given
 from headwise.models.tasks.batches import reporter
 from headwise.models.tasks.objective import chosen_words, vocabulary_of
+from headwise.models.tasks.task import sample_text
 from headwise.roles.behaviour import FALSE_WORDS
 
 SENTENCES = 300  # of the text, or windows of its documents, that heads are switched off on, at most

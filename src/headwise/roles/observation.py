@@ -28,7 +28,7 @@ from headwise.models.attention.output import run_layers
 from headwise.models.attention.projection import direct_weights
 from headwise.models.model import Model
 from headwise.models.positions import positions_of
-from headwise.models.training.token_batches import batch_spans
+from headwise.models.token_rows import batch_spans
 from headwise.roles.alignment import (
     AlignedPair,
     Gold,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.importance.untrained import sample_text
 from headwise.models.forecast import Forecast, best, model_line, text_line, text_seconds
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
+from headwise.models.tasks.task import sample_text
 from headwise.roles import lost_words, role_sets
 from headwise.roles.alignment import LinkedText
 from headwise.roles.observation import subject_of, uncounted

@@ -29,7 +29,6 @@ from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import ratio_interval
 from headwise.core.tables import SETS
-from headwise.importance.untrained import sample_text
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.offload import device_of
 from headwise.models.attention.reuse import Trial
@@ -41,6 +40,7 @@ from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given
+from headwise.models.tasks.task import sample_text
 from headwise.roles.role import category
 from headwise.roles.role_tests import Roles
 

@@ -3,7 +3,6 @@ While it runs, the time left follows from the pace of the steps that are done.""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -14,16 +13,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headwise.core.errors import few_names
 from headwise.core.options import TEXTLESS_ORDERS, Architecture
 from headwise.core.units import left_by_step
-from headwise.data.text import ParallelText
 from headwise.importance.faithfulness import work_of_judge
 from headwise.importance.interactions import work_of_pairs
 from headwise.importance.untrained import work_of_controls
 from headwise.importance.work import Workload
 from headwise.models.attention.discover import start_token
 from headwise.models.evaluation.quality import translation_seconds
-from headwise.models.forecast import TRANSLATION, UPDATE, best, drawn, text_seconds
+from headwise.models.forecast import TRANSLATION, UPDATE, best, expected_pieces, text_seconds
 from headwise.models.model import Model
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.tokenizer import SPECIAL_TOKENS
 from headwise.models.training.translation_model import build_model
 from headwise.pruning.greedy import RANKED
@@ -42,7 +40,6 @@ from headwise.study.model_steps import MakeControl, Prune, PruneGreedily, RankHe
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
 
-SAMPLE_SENTENCES = 1000  # whose lengths are looked at
 WITHOUT_DECODER = 0.55  # of an update's time: that of the encoders alone
 TIMED_ROWS = 16  # of the batch that is timed
 TESTED = 3.0  # forwards over the dev text that tests of roles take as long as
@@ -134,21 +131,6 @@ def sentence_seconds(run: RunContext, given: Model | None) -> float:
     batch = random_batch(hf, TIMED_ROWS, length)
     with torch.no_grad():
         return best(lambda: hf(**batch), hf.device.type) / TIMED_ROWS
-
-
-def expected_pieces(text: Any, vocabulary: PreTrainedTokenizerBase | int) -> float:
-    """About how many pieces of words a text has, of pairs those of the longer side, by the lengths of a sample.
-    vocabulary: how many pieces there will be, where none are learned yet."""
-    rows = text.dataset[drawn(len(text), SAMPLE_SENTENCES)]
-    lengths = []
-    for side in ("source", "target") if isinstance(text, ParallelText) else ("text",):
-        if isinstance(vocabulary, int):
-            piece = math.log2(vocabulary) / 4  # bytes; on English and French 0.9 to 1.4 of it
-            lengths.append([len(line.encode()) / piece for line in rows[side]])
-        else:
-            lengths.append([len(ids) for ids in vocabulary(rows[side])["input_ids"]])
-    longer = [max(sides) for sides in zip(*lengths, strict=True)]
-    return float(len(text) * sum(longer) / len(longer))
 
 
 def blank(shape: Architecture) -> PreTrainedModel:

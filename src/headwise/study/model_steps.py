@@ -21,7 +21,8 @@ from headwise.models.model_files import folder_of, loaded_files
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.trainer import TrainingRun, converge
 from headwise.models.training.translation_model import build_model
-from headwise.pruning.controls import Case, Control, Trained, control
+from headwise.pruning.control_case import Case, Trained
+from headwise.pruning.controls import Control, control
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import updates_of
 from headwise.pruning.greedy import (

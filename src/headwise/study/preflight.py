@@ -21,10 +21,10 @@ from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, PromptPairs
 from headwise.models.decoding.bleu import refuse_short_references
 from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
+from headwise.models.forecast import expected_pieces
 from headwise.models.model import Model
 from headwise.models.tasks.own_translations import OwnTranslations
 from headwise.pruning.control_models import count_weights
-from headwise.study.forecast import expected_pieces
 from headwise.study.model_steps import Prune, Train
 from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep

@@ -26,7 +26,8 @@ from headwise.faces.lab.assets import one_module
 from headwise.faces.lab.notebook import reply
 from headwise.faces.lab.session import Question, Session
 from headwise.models.model import Model
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from models.tasks.askers import asker
 from own_process import Running, script
 

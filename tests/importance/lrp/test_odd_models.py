@@ -13,7 +13,7 @@ from torch import nn
 from headwise.importance.lrp.relevance import Relevance, relevance
 from headwise.importance.lrp.rules import RULES, Rule
 from headwise.models.attention.discover import discover
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from importance.asking import asking, state, worded
 from importance.lrp.test_relevance import main, same, scored
 from models.attention.families import STACK, TWO_STACKS, build

@@ -21,7 +21,7 @@ from headwise.importance.lrp.tape import Walk
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import Discovery, discover
 from headwise.models.tasks.objective import predict
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from importance.asking import ASKED, asking, sentence, where, worded
 from models.attention.families import SEQUENCE_TO_SEQUENCE, cut
 

@@ -16,8 +16,8 @@ from headwise.data.store import StoredText, file_key
 from headwise.models.evaluation.losses import answer_classes
 from headwise.models.tasks import Task
 from headwise.models.tasks.batches import Batches
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.labelled import Labelled
-from headwise.models.training.token_batches import IGNORED
 
 
 class TaggedText(StoredText):

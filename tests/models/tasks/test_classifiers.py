@@ -18,9 +18,9 @@ from headwise.core.options import Gates, Greedy, TopK, Training
 from headwise.core.statistics import unseen_share
 from headwise.faces import cli
 from headwise.models.tasks.objective import predict, sentence_losses
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.labelled import Labelled
 from headwise.models.training.loss import dev_loss, loss_forward
-from headwise.models.training.token_batches import IGNORED
 from headwise.models.training.trainer import Gated, TrainingRun, train_model
 from models.attention.families import FAMILIES, GPT, GROUPED, STACK, build
 from models.training.letters import END, LETTERS, PAD, START, letters

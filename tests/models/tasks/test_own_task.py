@@ -14,7 +14,8 @@ import torch
 import headwise as hw
 from headwise.faces.lab.predictor import Predictor
 from headwise.models.tasks.task_table import tasks_of_packages
-from headwise.study import make_plan, run_study
+from headwise.study.plan import make_plan
+from headwise.study.study import run_study
 from models.attention.families import STACK, build
 from models.tasks.tagging import Tagging
 from models.tasks.test_classifiers import IDS, NAMES

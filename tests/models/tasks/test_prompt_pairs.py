@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.core.errors import HeadwiseError
 from headwise.data.text import PromptPairs
 from headwise.models.tasks.prompt_pairs import REASONS
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from models.tasks.askers import asker
 from models.training.letters import START, letters
 

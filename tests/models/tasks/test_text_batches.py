@@ -13,8 +13,9 @@ from headwise.importance.gradient import gradients
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.tasks.batches import Batches, Fold
 from headwise.models.tasks.objective import predict, sentence_losses
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.language import Lines
-from headwise.models.training.token_batches import IGNORED, Encoded, batches
+from headwise.models.training.token_batches import Encoded, batches
 from models.tasks.askers import asker, lines, pairs
 
 Whole = Iterator[dict[str, Any]]

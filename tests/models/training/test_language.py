@@ -14,8 +14,9 @@ from transformers import CTRLTokenizer
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.text import Text
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.language import MASKED, Lines, Packed
-from headwise.models.training.token_batches import IGNORED, key
+from headwise.models.training.token_batches import key
 from models.attention.families import tiny
 from models.training.letters import END, LETTERS, MASK, PAD, START, letters
 

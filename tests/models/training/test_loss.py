@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, linear
 from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel, PreTrainedModel
 
 from headwise.core.errors import HeadwiseError
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.loss import CHUNK_ROWS, FusedCrossEntropy, loss_forward, summed_loss
-from headwise.models.training.token_batches import IGNORED
 from models.attention.families import GROUPED, STACK, T5, TWO_STACKS, batch, build
 from syncs import syncs
 

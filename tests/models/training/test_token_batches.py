@@ -19,15 +19,14 @@ from transformers import M2M100ForConditionalGeneration, MarianMTModel, PreTrain
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.text import ParallelText
+from headwise.models.token_rows import IGNORED, padded
 from headwise.models.training.loss import summed_loss
 from headwise.models.training.token_batches import (
-    IGNORED,
     Collator,
     Encoded,
     TokenBatches,
     batch_shapes,
     batches,
-    padded,
 )
 from headwise.models.training.tokenizer import learn_subwords
 

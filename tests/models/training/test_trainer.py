@@ -28,8 +28,9 @@ from headwise.core.progress import Report, silent
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.models.attention.discover import discover
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.loss import dev_loss, loss_forward
-from headwise.models.training.token_batches import IGNORED, Collator, Encoded, TokenBatches
+from headwise.models.training.token_batches import Collator, Encoded, TokenBatches
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.trainer import (
     TrainingRun,

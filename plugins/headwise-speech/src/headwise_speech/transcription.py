@@ -19,7 +19,7 @@ from headwise.core.heads import HeadMap
 from headwise.core.qualities import WORD_ERROR_RATE
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.task import Need, Task
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 from headwise_speech.alignment import AlignmentRecordings
 from headwise_speech.recordings import WORD_COLUMNS, Speech, Utterance, audio_seconds, samples
 from headwise_speech.sound import RoleRecordings

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headwise.core.layout import HeadMask
     from headwise.core.progress import Progress
     from headwise.faces.report.run_folder import FinishedRun
-    from headwise.study import Plan
+    from headwise.study.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from headwise.models.engines.engine import engine
 
 if TYPE_CHECKING:
     from headwise.models.model import Model
-    from headwise.study import Plan
+    from headwise.study.plan import Plan
 
 
 Method = Literal["gates", "top-k", "greedy"]
@@ -112,7 +112,7 @@ def prune(
         goals["kinds"] = named
 
     def plan_for(method: str) -> Plan:
-        from headwise.study import plan_of
+        from headwise.study.plan_of_prune import plan_of
 
         typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}
         return plan_of(model, method, tables, seed, settings=set_ or [], typed=typed)
@@ -126,7 +126,7 @@ def prune(
             Folder(out).make()
     from headwise.models.devices import usable
     from headwise.models.loading import load, task_class
-    from headwise.study import completed
+    from headwise.study.plan_of_prune import completed
 
     task = task_class(model)
     plan = plan or plan_for("gates" if task.trains_gates_by_default else "greedy")

@@ -37,7 +37,7 @@ from headwise.models.devices import memory_line
 
 if TYPE_CHECKING:
     from headwise.models.model import Model
-    from headwise.study import Plan
+    from headwise.study.plan import Plan
     from headwise.study.study import ReportWriter
 
 
@@ -73,7 +73,7 @@ def run_plan(
     from headwise.faces.hub import write_cards
     from headwise.faces.report import need_drawing
     from headwise.faces.report import report as write_report
-    from headwise.study import run_study
+    from headwise.study.study import run_study
 
     progress = Progress(quiet)
     # A study of hours must not fail at its end because a drawing library is missing.
@@ -131,7 +131,7 @@ def demo(
 
     Scores its heads, finds their roles, removes half of the encoder heads and writes a report. It takes about ten minutes
     on two CPU cores, without a download."""
-    from headwise.study import read_plan
+    from headwise.study.plan import read_plan
 
     name = "toy" if toy else "demo"
     texts = [] if toy else demo_texts()
@@ -214,7 +214,7 @@ def study(
 
     Trains a model or takes yours, scores its heads, finds their roles, prunes them, evaluates what is left and writes a
     report. The same command goes on where it was stopped."""
-    from headwise.study import read_plan
+    from headwise.study.plan import read_plan
 
     read = read_plan(plan, [*(set_ or []), *([] if seed is None else [f"seed={seed}"])])
     if seed is not None and read.seeds:
@@ -246,7 +246,7 @@ def train(
     **fields: Any,
 ) -> None:
     """Train a translation model on your sentence pairs."""
-    from headwise.study import make_plan
+    from headwise.study.plan import make_plan
 
     data = {"train": text_spec(text), "dev": text_spec(dev, "--dev")}
     if data["train"] is None:

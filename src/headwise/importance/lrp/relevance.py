@@ -30,7 +30,7 @@ from headwise.models.model import Model
 from headwise.models.processes import gather_values
 from headwise.models.tasks.batches import Batches, Fold, reporter
 from headwise.models.tasks.objective import differentiable, on_device, predict, token_masks
-from headwise.models.training.token_batches import IGNORED, batch_spans
+from headwise.models.token_rows import IGNORED, batch_spans
 
 Mode = Literal["per-step", "pooled"]
 # Positions x starts that are propagated together: as many as a processor's cache holds; on a GPU GPU_ROWS.

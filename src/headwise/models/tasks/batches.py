@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.core.progress import Report, silent, unreported
 from headwise.models.tasks.objective import source_places
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 
 
 class Reported(ABC):

@@ -20,8 +20,8 @@ from headwise.models.tasks.objective import source_places
 from headwise.models.tasks.pooling import Pooling
 from headwise.models.tasks.task import Need, Task
 from headwise.models.tasks.translation import EncodedPairs
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.language import Lines
-from headwise.models.training.token_batches import IGNORED
 
 
 class Embedding(Task):

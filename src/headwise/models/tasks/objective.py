@@ -27,7 +27,7 @@ from headwise.models.attention.backward import passing_gradients
 from headwise.models.attention.discover import logits_in, output_of
 from headwise.models.attention.offload import device_of
 from headwise.models.attention.output import Projection, few_logits, projection
-from headwise.models.training.token_batches import IGNORED
+from headwise.models.token_rows import IGNORED
 
 CHUNK = 1 << 26  # logits that are copied together
 

@@ -29,7 +29,8 @@ from headwise.models.tasks.objective import (
     predict,
     sentence_losses,
 )
-from headwise.models.training.token_batches import IGNORED, decoder_inputs
+from headwise.models.token_rows import IGNORED
+from headwise.models.training.token_batches import decoder_inputs
 
 NEAR_LOSS = 1e-2  # share of the model's own loss; half precision differs by more than rounding
 

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.text import PromptPairs
+from headwise.models.token_rows import IGNORED, batch_spans, padded
 from headwise.models.training.language import filler
-from headwise.models.training.token_batches import IGNORED, batch_spans, padded
 
 REASONS = (
     "with another number of tokens in the corrupted prompt",

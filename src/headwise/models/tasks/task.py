@@ -356,3 +356,10 @@ def held_out(text: Any) -> tuple[Any, Any]:
         )
     kept = [place for place in range(len(text)) if (place + 1) % HELD_OUT_EVERY]
     return text.take(kept), text.take(range(len(text))[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])
+
+
+def sample_text(text: AnyText | OwnInputs, count: int) -> Any:
+    """At most so many sentences of a text, spread evenly over it; batches that a user brings stay whole."""
+    if not isinstance(text, AnyText) or len(text) <= count:
+        return text
+    return text.take([number * len(text) // count for number in range(count)])

@@ -23,16 +23,15 @@ from headwise.models.attention.discover import (
     reads_its_source_twice,
 )
 from headwise.models.attention.offload import device_of
+from headwise.models.token_rows import IGNORED, padded
 from headwise.models.training.language import filler
 from headwise.models.training.token_batches import (
-    IGNORED,
     Batch,
     Collate,
     TokenBatches,
     TrainingData,
     lengths,
     mapped,
-    padded,
 )
 
 

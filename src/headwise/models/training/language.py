@@ -17,16 +17,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.text import Text
+from headwise.models.token_rows import IGNORED, batch_spans, padded
 from headwise.models.training.token_batches import (
-    IGNORED,
     Batch,
     Collate,
     TokenBatches,
     TrainingData,
-    batch_spans,
     lengths,
     mapped,
-    padded,
 )
 
 MASKED = 0.15  # share of masked tokens (Devlin et al. 2019, section 3.1)

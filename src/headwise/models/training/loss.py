@@ -28,8 +28,9 @@ from headwise.core.errors import HeadwiseError
 from headwise.models.attention.discover import evaluating, logits_in, output_of, without_cache
 from headwise.models.attention.offload import device_of, loaded
 from headwise.models.attention.output import constants, states_before
+from headwise.models.token_rows import IGNORED
 from headwise.models.training.labelled import refuse_other_class_loss, summed_class_loss
-from headwise.models.training.token_batches import IGNORED, TrainingData
+from headwise.models.training.token_batches import TrainingData
 
 # Positions projected at once on a CPU, where the last chunk is padded, so that all have one shape. Fewer where the
 # vocabulary is so large that there would be more logits than CPU_LOGITS: 64 MB in float32.

@@ -28,9 +28,7 @@ from headwise.data.store import StoredText
 from headwise.data.text import ParallelText
 from headwise.models.attention.discover import start_token
 from headwise.models.fingerprint import tokenizer_facts
-
-IGNORED = -100  # the label of positions without a target
-
+from headwise.models.token_rows import IGNORED, padded
 
 Batch = dict[str, Tensor]
 Collate = Callable[[Sequence[dict[str, Any]]], Batch]
@@ -286,26 +284,6 @@ def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
     first = labels.new_full((len(labels), 1), start)
     # IGNORED is no word that has an embedding.
     return torch.cat([first, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, pad)], 1)
-
-
-def batch_spans(longest: Sequence[int] | np.ndarray, tokens: int) -> Iterator[slice]:
-    """Slices of rows, shortest first, in batches of at most `tokens` positions; a longer row is alone."""
-    # The last row of a batch says how wide it is.
-    start = 0
-    while start < len(longest):
-        end = start + 1
-        while end < len(longest) and int(longest[end]) * (end + 1 - start) <= tokens:
-            end += 1
-        yield slice(start, end)
-        start = end
-
-
-def padded(rows: Sequence[Sequence[int]], fill: int, length: int | None) -> Tensor:
-    """Rows of ids as one tensor, padded on the right."""
-    out = np.full((len(rows), length or max(map(len, rows))), fill, dtype=np.int64)
-    for row, ids in zip(out, rows, strict=True):
-        row[: len(ids)] = ids
-    return torch.from_numpy(out)
 
 
 def batches(data: Encoded, start: int, tokens: int = 4096) -> Iterator[dict[str, Any]]:
