@@ -10,7 +10,7 @@ twenty of the roles found is false.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ KEY = ["kind", "layer", "head", "measure"]
 FALSE_ROLES = 0.05  # at most this share of the roles found is false, on average
 ENOUGH_SUPPORT = 30, 10  # the least tokens and sentences on a half for a test
 HALVES = {"": "first", "_again": "second"}  # by the end of their columns
+MOST = 0.5  # a role is confirmed in more than this share of the draws
 LEAST_ON_WORDS = 0.05  # of a head's weight, where a role counts its largest weights
 
 
@@ -86,7 +87,7 @@ def weight_on_words(rows: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
 def find(
     whole: pd.DataFrame, tests: pd.DataFrame, draws: Sequence[pd.DataFrame] = ()
 ) -> pd.DataFrame:
-    """The roles found on the first half and confirmed on the second.
+    """The roles found on the first half and confirmed on the second, and in most draws of other halves.
 
     whole: `AnswerSums.table` of the whole text; tests: of its halves (`compare_halves`); draws: the same of halves that
     were drawn again. Returns the rows of the whole text that are roles, with the columns `role` (its name), `text` (name
@@ -102,6 +103,7 @@ def find(
     if draws:
         times = Counter(key for drawn in draws for key in keys_of(drawn[drawn["confirmed"]]))
         roles["draws"] = [times[key] for key in keys_of(roles)]
+        roles = roles[roles["draws"] > MOST * len(draws)]
     texts = []
     for row in roles.to_dict("records"):
         sure = row.get("draws", 0) == len(draws)
@@ -184,11 +186,15 @@ def patterns(heads: HeadMap, roles: pd.DataFrame) -> pd.DataFrame:
 
 
 def missing_roles(
-    whole: pd.DataFrame, roles: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame
+    whole: pd.DataFrame,
+    roles: pd.DataFrame,
+    tests: pd.DataFrame,
+    looking: pd.DataFrame,
+    causal: pd.DataFrame,
 ) -> list[str]:
     """The expected roles that no head has, in words, each with the reason.
 
-    tests: of the halves (`compare_halves`); causal: `causal_effects`.
+    tests: of the halves (`compare_halves`); looking: what `find` found; causal: `causal_effects`.
     """
     missing = []
     speech = any(is_of_speech(measure) for measure in whole["measure"].unique())
@@ -198,17 +204,27 @@ def missing_roles(
         for measure in expected_roles("language model" if decoder_only else kind, speech):
             if not ((roles["kind"] == kind) & (roles["measure"] == measure)).any():
                 name = display_name(measure)
-                reason = why_missing(here, tests[tests["kind"] == kind], causal, measure)
+                found = {*looking.loc[looking["kind"] == kind, "measure"]}
+                reason = why_missing(here, tests[tests["kind"] == kind], found, causal, measure)
                 missing.append(f"{kind}: no head for {name} ({reason})")
     return missing
 
 
-def why_missing(here: pd.DataFrame, tests: pd.DataFrame, causal: pd.DataFrame, measure: str) -> str:
-    """Why a role was not found: of the head that scores highest on the whole text."""
+def why_missing(
+    here: pd.DataFrame,
+    tests: pd.DataFrame,
+    found: Collection[str],
+    causal: pd.DataFrame,
+    measure: str,
+) -> str:
+    """Why a role was not found: of the head that scores highest on the whole text. found: the measures of heads that
+    look where roles ask for."""
     rows = here[here["measure"] == measure]
     if rows.empty:
         return "not measured on this text"
     looking = tests[(tests["measure"] == measure) & tests["confirmed"]]
+    if len(looking) and measure not in found:
+        return "confirmed on the second half, but not in most draws of other halves"
     if len(looking):  # but nothing depends on it
         return why_not_causal(len(looking), causal[causal["measure"] == measure])
     best = rows.sort_values("value").iloc[-1]

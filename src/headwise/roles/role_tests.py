@@ -360,7 +360,7 @@ def conclude(
         roles=confirmed,
         labels=labels(heads, confirmed),
         patterns=patterns(heads, confirmed),
-        absent=missing_roles(scores, confirmed, tests, causal),
+        absent=missing_roles(scores, confirmed, tests, looking, causal),
         low_support=sorted(set(scores["measure"]) - set(scores.loc[enough, "measure"])),
         coverage=coverage,
         warnings=warnings(coverage, tests),
