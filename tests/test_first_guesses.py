@@ -24,6 +24,7 @@ from headwise.data.embedded import write_treebank
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import PromptPairs
 from headwise.faces.cli import parser
+from headwise.faces.cli.arguments import text_spec
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import measure
 from headwise.models.attention.capture import capture
@@ -409,6 +410,10 @@ def test_what_people_type_first(line: str, sentence: str) -> None:
     with pytest.raises(typer.BadParameter.__base__) as refused:  # type: ignore[type-var]
         parser()(line.split(), prog_name="headwise", standalone_mode=False)
     assert sentence in str(refused.value.format_message())  # type: ignore[attr-defined]
+
+
+def test_a_number_in_place_of_dev_text_is_said() -> None:
+    refuses(lambda: text_spec(["50"], "--dev"), "takes files, not a number of sentences")
 
 
 def test_a_plan_that_puts_the_model_into_its_shape_is_told_where() -> None:

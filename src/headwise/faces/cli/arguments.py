@@ -113,6 +113,11 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
             f"{option} was given {len(names)} times: a text is one file, or two with both sides."
         )
     for name in names:
+        if name.isdecimal() and option != "--text" and not Path(name).exists():
+            raise HeadwiseError(
+                f"{option} {name}: {option} takes files, not a number of sentences"
+                f"{'. Without it every tenth sentence is held out' if option == '--dev' else ''}: give a file."
+            )
         # Names of the hub are looked up when the text is read.
         if not name.startswith("datasets:"):
             for side in side_files(name):
