@@ -363,8 +363,8 @@ class GreedySweep(Sweep, Greedy):
     def one_count(cls, keep: list[Counts]) -> list[Counts]:
         if len(keep) > 1:
             raise ValueError(
-                "greedy removal makes one number of heads: give one, or none and max_drop = 'any' (--max-drop any) for a curve of all "
-                "sizes"
+                "greedy removal makes one number of heads: give one, or none and max_drop 'any' (--max-drop any) "
+                "for a curve of all sizes"
             )
         return keep
 
