@@ -17,6 +17,7 @@ from headwise.core.qualities import (
     NEIGHBOURS,
     NO_BREAK,
     NOT_DISTINGUISHABLE,
+    WORSE,
     QualityMeasure,
 )
 from headwise.core.statistics import ENOUGH_SENTENCES
@@ -59,6 +60,12 @@ Fact = tuple[str, str, str]  # label, text, verdict
 NOISE = {  # why two speeds cannot be told apart
     Speed.ONCE: "; one round only",
     Speed.SAME: "; the ranges over the rounds overlap",
+}
+THAN = {  # by the finding
+    NOT_DISTINGUISHABLE: "not distinguishable from",
+    BETTER: "better than",
+    WORSE: "worse than",
+    "": "compared with",
 }
 LESS_OF = {"parameters": "fewer weights", CACHE: "less key/value cache"}
 
@@ -118,8 +125,8 @@ def verdict_sentences(run: FinishedRun, model: ModelRow) -> list[str]:
 
 
 def finding_text(run: FinishedRun, model: ModelRow, verdict: Verdict) -> str:
-    """What was removed, and how the quality changed: `15 of 24 encoder heads removed: BLEU −0.31 [−0.71, +0.11] compared
-    with equal further training, not distinguishable`."""
+    """What was removed, and how the quality changed: `15 of 24 encoder heads removed: BLEU −0.31 [−0.71, +0.11], not
+    distinguishable from equal further training`."""
     removed = model["total"] - model["kept"]
     start = f"{removed} of {model['total']} {models.heads_name(model['kinds'])} removed"
     change = verdict.change
@@ -127,8 +134,7 @@ def finding_text(run: FinishedRun, model: ModelRow, verdict: Verdict) -> str:
         return start
     interval = interval_text(change.low, change.high)
     moved = f"{run.quality.title} {signed(change.value)}{run.quality.unit} {interval}".rstrip()
-    found = f", {verdict.finding}" if verdict.finding else ""
-    return f"{start}: {moved} compared with {OTHERS[verdict.reference]}{found}"
+    return f"{start}: {moved}, {THAN[verdict.finding]} {OTHERS[verdict.reference]}"
 
 
 def basis_text(run: FinishedRun, verdict: Verdict) -> str:
