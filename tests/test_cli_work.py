@@ -86,3 +86,15 @@ def test_two_models_scored_without_out(
         status, out, err = call("score", name, *words)
         assert (status, out.strip()) == (0, f"runs/score/{name}/heads.csv"), err
     assert Path("runs/score/a/heads.csv").is_file()
+    # The same folder for another measure, and for another model by the name of its path.
+    asker("gpt2").save("c-a")
+    asker("gpt2").save("c/a")
+    for name, measure, said in (
+        ("c-a", "confidence", None),
+        ("c-a", "entropy", "Replaces the results in runs/score/c-a, of c-a, confidence: --out"),
+        ("c/a", "entropy", "Replaces the results in runs/score/c-a, of c-a, entropy: --out"),
+    ):
+        words = ["--text", "text", "--measure", measure, "--device", "cpu"]
+        status, _, err = call("score", name, *words)
+        assert status == 0 and (said or "") in " ".join(err.split()), err
+        assert said or "Replaces" not in err

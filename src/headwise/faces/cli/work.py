@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 from rich.console import Console
 
-from headwise.core.folders import Folder, digest, is_name
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import Folder, digest, is_name, read_json
 from headwise.core.progress import Progress, write
 from headwise.models.devices import memory_line
 
@@ -60,6 +61,28 @@ class Work:
         if not self.dry_run:
             folder.make()
 
+    def earlier(self) -> str:
+        """What the results that are in the folder are of, in words: two models may share a folder, and another measure
+        takes the place of the one before. Empty without results."""
+        if not (self.place / self.files[0]).is_file():
+            return ""
+        for name in self.files:
+            file = self.place / name
+            if not (name.endswith(".json") and file.is_file()):
+                continue
+            try:
+                facts = read_json(file, dict)
+            except HeadwiseError:
+                continue
+            facts = facts.get("signature", facts)
+            found = []
+            for key in ("model", "models", "measures") if isinstance(facts, dict) else ():
+                value = facts.get(key, [])
+                found += [*map(str, value)] if isinstance(value, list) else [str(value)]
+            if found:
+                return ", ".join(found)
+        return "an earlier command"
+
     def do(
         self,
         run: Callable[[], Sequence[Found]],
@@ -77,6 +100,10 @@ class Work:
         if forecast is not None:
             self.progress.expect(forecast)
         folder = Folder(self.place)
+        if self.main and (earlier := self.earlier()):
+            self.progress.say(
+                f"Replaces the results in {self.place}, of {earlier}: --out names another folder."
+            )
         with folder.lock(self.main):
             with self.progress.bar(self.name):
                 results = run()
