@@ -393,6 +393,7 @@ def test_an_archive_that_zipfile_cannot_unpack(tmp_path: Path, offset: int, valu
 
 def test_another_model_and_no_model(place: Path, tmp_path: Path) -> None:
     assert verdicts(hw.check(place / "small", embedder()))["weights"] is False
+    assert verdicts(hw.check(place / "ct2", embedder()))["weights"] is False
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(hw.HeadwiseError, match="is no file that can be checked"):
         hw.check(tmp_path / "text.txt")

@@ -34,12 +34,13 @@ CT2_FILES = ("model.bin", "config.json", "*vocabulary.json")
 def difference(name: str, file: Path, model: Model) -> str | None:
     """What differs between a file or folder of an engine and what a model is written as there; None where nothing does.
 
-    name: of the engine, such as `gguf`. Raises HeadwiseError where they cannot be compared, with the reason.
+    name: of the engine, such as `gguf`. Raises HeadwiseError where a package that this needs is not installed, or where
+    the model cannot be written, with the reason.
     """
     entry = engine[name]
     entry.refuse_missing()
-    if why := entry.why_not(model):
-        raise HeadwiseError(f"{model.name} is not written for it: {why}")
+    if entry.why_not(model):
+        return "the kind of model"
     try:
         return COMPARISONS[name](file, model)
     except HeadwiseError:
