@@ -27,7 +27,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderD
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
-from headwise.models.attention.discover import output_of, reads_its_source_twice
+from headwise.models.attention.discover import logits_in, output_of, reads_its_source_twice
 from headwise.models.attention.padding import plain_config
 from headwise.models.marian.network import Ssru
 from headwise.models.model import Model
@@ -38,6 +38,7 @@ BATCH = 2
 TOKENS = 3
 PAST = 4
 SOURCE = 5
+LOGITS = "logits"  # of words or classes
 ATTENTION = "attention."  # and a kind: the output with the weights of its chosen heads
 TOLERANCE = 1e-4  # of the largest number that the model gives
 SIZES = (
@@ -159,7 +160,9 @@ class GraphModule(nn.Module):
 def encode(outputs: Sequence[str], hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
     """Token ids B K and their mask to outputs of the model by name: logits, or hidden states B K M."""
     given = hf(**inputs, return_dict=True)
-    return [given[name] for name in outputs], given
+    # Some call their logits of words otherwise (BertForPreTraining).
+    named = {**given, LOGITS: logits_in(given)}
+    return [named[name] for name in outputs], given
 
 
 def answers_of(model: Model, inputs: dict[str, Tensor]) -> list[str]:
@@ -167,6 +170,8 @@ def answers_of(model: Model, inputs: dict[str, Tensor]) -> list[str]:
     of an answer in a text; of a model of embeddings its last states alone."""
     if isinstance(model.task, Embedding):
         return ["last_hidden_state"]
+    if model.task.measured:
+        return [LOGITS]
     with torch.no_grad():
         try:
             given = output_of(model.hf, inputs)
