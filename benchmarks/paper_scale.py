@@ -38,6 +38,7 @@ from headwise.core.folders import write_text
 from headwise.core.options import Architecture
 from headwise.core.progress import Progress
 from headwise.faces.report import report as write_report
+from headwise.study.known_models import Results, refined_penalties
 from headwise.study.plan import GateSweep, Plan, read_plan
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
@@ -216,7 +217,7 @@ class Meter(Progress):
 
 def epochs(run: RunContext, task: str) -> int:
     """How many epochs the training of a task has."""
-    variants = {f"prune/{variant.name}": variant for variant in Schedule(run).find_variants()}
+    variants = {f"prune/{variant.name}": variant for variant in Schedule(run).variants}
     if task in variants and not variants[task].from_random_weights:
         return run.sweep(variants[task]).epochs
     return run.plan.training.epochs
@@ -229,7 +230,7 @@ def left(run: RunContext, facts: dict[str, Facts], now: str = "") -> dict[str, f
     schedule, plan = Schedule(run), run.plan
     pace: dict[str, float] = facts.get("train", {})
     taken = {name: record["seconds"] for name, record in run.store.records().items()}
-    variants = {f"prune/{variant.name}": variant for variant in schedule.find_variants()}
+    variants = {f"prune/{variant.name}": variant for variant in schedule.variants}
 
     def training(task: str) -> float:
         """Updates and the ends of epochs."""
@@ -257,10 +258,11 @@ def left(run: RunContext, facts: dict[str, Facts], now: str = "") -> dict[str, f
             waiting[word] += beside(word) + (
                 rest * training(step.name) if word in ("train", "prune") else 0.0
             )
+    results = Results(run)
     gates = [
         (index, sweep) for index, sweep in enumerate(plan.pruning) if isinstance(sweep, GateSweep)
     ]
-    unknown = sum(sweep.refine - len(schedule.refine_penalties(index)) for index, sweep in gates)
+    unknown = sum(sweep.refine - len(refined_penalties(results, index)) for index, sweep in gates)
     splits = 2 if plan.data.has_test else 1
     for word, times in (
         {"translate": splits, "evaluate": splits, "measure": 1, "rescored": 1}.items()

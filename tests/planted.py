@@ -256,7 +256,7 @@ DEFECTS = (
         "swapped ends of an interval",
     ),
     Defect(
-        "study/schedule.py",
+        "study/known_models.py",
         "if self.is_candidate(variant) and not self.has_failed(variant):",
         "if not self.has_failed(variant):",
         "a control can be chosen",

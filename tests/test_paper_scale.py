@@ -290,7 +290,7 @@ def test_the_example_is_transformer_base(monkeypatch: pytest.MonkeyPatch, tmp_pa
         2048,
     )
     run = RunContext(plan, tmp_path, Progress(quiet=True))
-    variants = Schedule(run).find_variants()
+    variants = Schedule(run).variants
     made = [variant for variant in variants if variant.control is None]
     curve = [variant for variant in made if run.sweep(variant).name == "encoder"]
     assert 6 <= len(curve) + plan.pruning[0].refine <= 8 and len(made) - len(curve) == 3

@@ -6,16 +6,22 @@ import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from headwise.core.folders import Folder
 from headwise.core.heads import KINDS, HeadMap
 from headwise.core.layout import HeadMask
+from headwise.study.known_models import (
+    KnownModels,
+    penalties_made_before,
+    penalty_at_steepest_change,
+)
 from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
 from headwise.study.run_context import RunContext
-from headwise.study.schedule import Schedule, penalties_made_before, penalty_at_steepest_change
+from headwise.study.schedule import Schedule
 from headwise.study.step import Build, Step
 from headwise.study.study import Study
 from headwise.study.variants import Variant, comparison_names
@@ -66,7 +72,7 @@ class Made:
     def pruned(self, value: float, kept: int, bleu: float | None = None, sweep: str = "") -> None:
         """A model with so many of its 8 encoder heads, evaluated or not yet."""
         run = self.schedule({"name": sweep, "penalty": [value]}).run
-        variant = next(v for v in Schedule(run).find_variants() if v.penalty == value)
+        variant = next(v for v in Schedule(run).variants if v.penalty == value)
         heads = run.heads
         assert heads is not None
         encoder = [head for head in heads if head.kind == "encoder-self"]
@@ -94,7 +100,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def names(schedule: Schedule) -> list[str]:
-    return [variant.name for variant in schedule.find_variants()]
+    return [variant.name for variant in schedule.variants]
 
 
 def lambdas(*values: float) -> list[str]:
@@ -145,8 +151,8 @@ class TestRefine:
             {"penalty": [0.01, 0.04], "refine": 1},
             failed={"prune/lambda-0.02": "It was made to."},
         )
-        assert names(found) == lambdas(0.01, 0.04, 0.02) and found.has_failed(
-            found.find_variants()[-1]
+        assert names(found) == lambdas(0.01, 0.04, 0.02) and found.models.has_failed(
+            found.variants[-1]
         )
         assert "evaluate/test/lambda-0.02" not in {step.name for step in found.steps()}
 
@@ -180,7 +186,7 @@ class TestGreedySteps:
         found = made.schedule({**GREEDY, "keep": [3]})
         orders = ("gradient", "random.1", "random.2", "confidence", "weight-norm")
         assert names(found) == [f"greedy-{order}-3" for order in orders]
-        assert [variant.only_for_comparison for variant in found.find_variants()] == [False] * 3 + [
+        assert [variant.only_for_comparison for variant in found.variants] == [False] * 3 + [
             True
         ] * 2
         assert names(made.schedule({**GREEDY, "keep": [3], "compare": []})) == names(found)[:3]
@@ -193,7 +199,7 @@ class TestGreedySteps:
         found = made.schedule(GREEDY)
         assert names(found) == []
         found.run.expected_heads = HEADS
-        assert names(found)[:3] == [f"greedy-gradient-{left}" for left in (3, 2, 1)]
+        assert names(Schedule(found.run))[:3] == [f"greedy-gradient-{left}" for left in (3, 2, 1)]
         heads = HeadMap({"encoder-self": (2,), "decoder-self": (2,), "cross": (2,)})
         made.record("train", "x", heads=heads.to_json())
         assert names(made.schedule(GREEDY)) == [
@@ -206,9 +212,13 @@ class TestTestText:
 
     def of(self, found: Schedule, chosen: str | None = None) -> set[str]:
         """With a choice that was made, or before it."""
-        found.chosen = lambda: chosen  # type: ignore[method-assign]
+
+        def choice(models: KnownModels) -> Variant | None:
+            return next((one for one in models.variants if one.name == chosen), None)
+
+        with patch.object(KnownModels, "choice", choice):
+            names = [step.name for step in Schedule(found.run).steps()]
         prefix = "evaluate/test/"
-        names = [step.name for step in found.steps()]
         return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
     def test_of_steps_of_an_order_only_for_those_of_the_chosen_size(self, made: Made) -> None:
@@ -258,9 +268,7 @@ class TestControls:
         ]
         assert names(found)[4:] == ["lambda-0.04.from-scratch", "lambda-0.04.narrower"]
         tables = Tables(found.run, found)
-        notes = {
-            variant.name: tables.without_controls(variant) for variant in found.find_variants()
-        }
+        notes = {variant.name: tables.without_controls(variant) for variant in found.variants}
         assert notes.pop("lambda-0.01") == [
             "No head is gone, so controls of it (random, from-scratch, narrower) would show nothing: none was made."
         ]
@@ -300,8 +308,8 @@ class TestComparisons:
         """What every variant is compared with; all of that is translated before it is evaluated."""
         found = made.schedule(*sweeps, failed=failed)
         run, steps = found.run, {step.name: step for step in found.steps()}
-        compared = {v.name: comparison_names(run.plan.pruning, v) for v in found.find_variants()}
-        tested = {v.name for v in found.find_variants() if found.is_tested(v)}
+        compared = {v.name: comparison_names(run.plan.pruning, v) for v in found.variants}
+        tested = {v.name for v in found.variants if found.models.is_tested(v)}
         for name, others in compared.items():
             for split in ("dev", "test") if name in tested else ("dev",):
                 needed = {step.name for step in steps[f"evaluate/{split}/{name}"].dependencies(run)}

@@ -39,6 +39,11 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
     def after_prefixes(self) -> tuple[str, ...]:
         return ("choose",) if self.split == "test" else ()
 
+    @property
+    @abstractmethod
+    def of_full(self) -> Answer:
+        """The step that has the answers of the full model beside these."""
+
     @abstractmethod
     def read(self, run: RunContext, variant: Variant) -> Answers:
         """The answers of one model, from the files."""
@@ -57,6 +62,10 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
     """A split in one model's translation, with sources and references beside it, in translations/."""
 
     variant: Variant
+
+    @property
+    def of_full(self) -> Answer:
+        return Translate(self.split, FULL)
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"text": run.text(self.split).fingerprint, "search": run.plan.search.model_dump()}
@@ -113,6 +122,10 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
     VERSION = 4  # nearest neighbours
 
     variants: tuple[Variant, ...]  # of one order, or one without; none: the full model alone
+
+    @property
+    def of_full(self) -> Answer:
+        return self  # all are measured together with the full model
 
     @property
     def ranking(self) -> str:

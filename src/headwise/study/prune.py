@@ -101,7 +101,8 @@ def prune(
     text: gates and weights train on it, or heads are scored on it; a translation model translates a text without targets
     itself. dev: choices are made on it; by default every tenth pair or sentence of `text`, which then is left out there.
     training: how weights train with gates, such as hw.Training(batch_tokens=2000); the options say for how long. work: a
-    folder in which a killed run goes on. progress: gets the share that is done, and of what; by default a bar.
+    folder in which a killed run goes on; the model is read from there. progress: gets the share that is done, and of
+    what; by default a bar.
 
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
     and its controls (as many random heads and, unless train is 'distil', all heads, trained as long; of heads removed
@@ -203,11 +204,8 @@ def alone(plan: Plan, memory: InMemory, folder: Path, report: Report) -> Model:
     numbers = run.store.record("evaluate/dev/full")["result"]["numbers"]
     if BLEU.name in numbers and limit > numbers[BLEU.name][0]:
         warnings.warn(too_generous("max_drop", limit, numbers[BLEU.name][0]), stacklevel=4)
-    chosen = run.store.record("choose")["result"]["chosen"]
-    for variant in study.schedule(".").find_variants():
-        if variant.name == chosen:
-            return model_of(run, variant)
-    return unpruned(memory.model, limit)
+    chosen = study.schedule(".").models.chosen
+    return unpruned(memory.model, limit) if chosen is None else model_of(run, chosen)
 
 
 def with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | None) -> Model:

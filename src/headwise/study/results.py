@@ -70,7 +70,7 @@ class Tables:
         self.run = run
         self.schedule = schedule
         self.plan = run.plan
-        self.variants = schedule.find_variants()
+        self.variants = schedule.variants
         self.steps = {step.name: step for step in schedule.steps()}
 
     def result(self, name: str) -> StepResult:

@@ -21,6 +21,7 @@ from headwise.models.model import Model
 from headwise.study.evaluation_steps import Evaluate
 from headwise.study.executor import Executor, LocalExecutor, StudyOutcome, build_order, run_builds
 from headwise.study.forecast import forwards_of, model_lines, plan_lines, seconds_of
+from headwise.study.known_models import Results, models_after_choice, refined_penalties
 from headwise.study.model_steps import FULL_MODEL, model_of, model_step
 from headwise.study.ownership import claim, refuse_others
 from headwise.study.plan import GateSweep, Plan
@@ -282,7 +283,7 @@ def write_reports(study: Study, report: ReportWriter) -> None:
 
 def keep_only_chosen(run: RunContext, schedule: Schedule) -> None:
     """Remove the weights of pruned models but the chosen one's, which are made again where they are gone."""
-    variants = schedule.find_variants()
+    variants = schedule.variants
     chosen = run.store.record("choose")["result"]["chosen"]
     for variant in variants:
         if variant.name == chosen and not below(run.folder / "pruned", chosen).exists():
@@ -361,11 +362,11 @@ def unknown_yet(study: Study) -> list[str]:
     unknown = 0
     models = 0
     for name, run in study.runs.items():
-        schedule = study.schedule(name)
-        models += schedule.models_after_choice()
+        models += models_after_choice(run)
+        results = Results(run, study.failed[name])
         for index, sweep in enumerate(run.plan.pruning):
             if isinstance(sweep, GateSweep):
-                unknown += max(0, sweep.refine - len(schedule.refine_penalties(index)))
+                unknown += max(0, sweep.refine - len(refined_penalties(results, index)))
     if unknown:
         lines.append(f"without {unknown} λ of refine: results of this study decide them")
     if models:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from headwise.core.heads import HeadMap
 from headwise.core.options import TEXTLESS_ORDERS, Keep, keep_name
 from headwise.core.units import left_by_step
-from headwise.pruning.controls import compared_by_all, control
+from headwise.pruning.controls import Control, control
 from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
 
 
@@ -190,41 +191,74 @@ def model_controls(sweep: Sweep, variant: Variant) -> list[Variant]:
     return variants
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Another model that models are compared with, besides the full one.
+
+    reference: what tables call it. name: its name, by the sweeps of the plan and the model that is compared; None where
+    it has no such other.
+    """
+
+    reference: str
+    name: Callable[[Sequence[Sweep], Variant], str | None]
+
+
+def comparisons() -> list[Comparison]:
+    """Who is compared with whom, besides the full model."""
+    by_all, against = [], []
+    for facts in control.values():
+        if facts.compared_by_all:
+            by_all.append(Comparison(facts.reference, partial(trained_as_long, facts)))
+        if facts.against:
+            other = control[facts.against]
+            against.append(Comparison(other.reference, partial(counterpart, facts, other)))
+    return [
+        Comparison("pruned", controlled),
+        *by_all,
+        *against,
+        Comparison("unrepaired", unrepaired),
+    ]
+
+
 def comparison_references() -> tuple[str, ...]:
     """What tables call the models, besides the full one, that a model is compared with."""
-    by_all = [facts.reference for facts in compared_by_all()]
-    against = [control[facts.against].reference for facts in control.values() if facts.against]
-    return ("pruned", *by_all, *against, "unrepaired")
+    return tuple(dict.fromkeys(row.reference for row in comparisons()))
 
 
 def comparison_names(sweeps: Sequence[Sweep], variant: Variant) -> dict[str, str]:
-    """The names of the models besides the full one that a model is compared with, by `comparison_references`.
+    """The names of the models besides the full one that a model is compared with, by what tables call them."""
+    named = ((row.reference, row.name(sweeps, variant)) for row in comparisons())
+    return {reference: name for reference, name in named if name}
 
-    pruned: for a control, the model that it is a control of. unrepaired: the same removal without repair
-    of removed heads.
-    """
+
+def controlled(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
+    """For a control, the model that it is a control of."""
+    return variant.controlled_variant.name if variant.controlled_variant else None
+
+
+def trained_as_long(facts: Control, sweeps: Sequence[Sweep], variant: Variant) -> str | None:
+    """For models that were trained, on from the full model, the control that was trained as long."""
     own = sweeps[variant.sweep_index]
-
-    def name_in_sweeps(name: str) -> str | None:
-        """The control of the sweep, or of one that trains alike."""
-        for sweep in (own, *sweeps):
-            if name in sweep.controls and sweep.weight_training == own.weight_training:
-                return sweep.titled(name)
-        return None
-
-    compared: dict[str, str | None] = {}
-    if variant.controlled_variant:
-        compared["pruned"] = variant.controlled_variant.name
-    # Models that were trained as long as the control, on from the full model, compare with it.
     untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.train
-    if not (untuned or variant.from_random_weights or variant.compared_by_all):
-        for facts in compared_by_all():
-            compared[facts.reference] = name_in_sweeps(facts.name)
-    if variant.control and control[variant.control].against:
-        against = control[variant.control].against
-        compared[control[against].reference] = name_in_sweeps(against)
-    compared["unrepaired"] = unrepaired(sweeps, variant)
-    return {reference: name for reference, name in compared.items() if name}
+    if untuned or variant.from_random_weights or variant.compared_by_all:
+        return None
+    return name_in_sweeps(facts, sweeps, own)
+
+
+def counterpart(
+    facts: Control, other: Control, sweeps: Sequence[Sweep], variant: Variant
+) -> str | None:
+    """For one control, another one that its entry in the table names."""
+    own = sweeps[variant.sweep_index]
+    return name_in_sweeps(other, sweeps, own) if variant.control == facts.name else None
+
+
+def name_in_sweeps(facts: Control, sweeps: Sequence[Sweep], own: Sweep) -> str | None:
+    """The name of a control of a sweep, or of one that trains alike."""
+    for sweep in (own, *sweeps):
+        if facts.name in sweep.controls and sweep.weight_training == own.weight_training:
+            return sweep.titled(facts.name)
+    return None
 
 
 def unrepaired(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
