@@ -333,7 +333,7 @@ def test_lines_are_wrapped(page: Path) -> None:
 def test_the_whole_is_short() -> None:
     written = [page for page in WRITTEN if page.name != "CHANGELOG.md"]
     words = sum(len(re.findall(r"\S*[^\W\d_]\S*", prose(page))) for page in written)
-    assert words <= 27_000, f"{words} words: what can go?"
+    assert words <= 30_000, f"{words} words: what can go?"
 
 
 def test_every_option_named_exists() -> None:
