@@ -465,3 +465,10 @@ def test_scores_are_ranked_and_laid_out() -> None:
         scores.top(3, "lrp")
     with pytest.raises(hw.HeadwiseError, match="no cros heads: choose encoder-self"):
         scores.matrix("cros")  # type: ignore[arg-type]
+
+
+def test_a_warning_is_about_the_line_that_called() -> None:
+    text = lines(12)
+    with pytest.warns(UserWarning, match="are also in the train text") as warned:
+        hw.prune(asker("gpt2"), text, hw.Greedy(measure="random", keep=4), dev=text)
+    assert {each.filename for each in warned if "also in" in str(each.message)} == {__file__}

@@ -159,7 +159,7 @@ def prune(
         return with_controls(plan, InMemory(model, texts), folder, progress)
 
     for line in shared_sentences(texts) if apart else ():
-        warnings.warn(line, stacklevel=2)
+        warnings.warn(line, stacklevel=3)
     if isinstance(options, Greedy):
         refuse_irremovable(model, options)
         if options.max_drop is not None:
