@@ -17,6 +17,7 @@ from headwise.importance.repair_error import rising
 from headwise.models.attention.matrices import by_output, matrices
 from headwise.models.attention.stages import Stages, sublayers
 from headwise.models.evaluation.last_states import Inputs
+from headwise.models.tasks import translation
 from headwise.pruning.repair import repaired
 from models.attention.families import WORDS, batch, tiny
 from models.tasks.askers import asker, embedder, lines, pairs
@@ -200,6 +201,22 @@ class TestOptions:
         inputs = Inputs.of(model, model.task.batches(dev).intact())
         states = [Stages(some.hf, inputs.inputs).run(0)[0] for some in (model, cut, made)]
         assert (states[2] - states[0]).square().mean() < (states[1] - states[0]).square().mean()
+
+    def test_one_sided_text_is_not_translated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An encoder is repaired towards its own states, so nothing reads targets of the training text."""
+        read = []
+        written = translation.own_translations
+
+        def noted(hf: Any, tokenizer: Any, name: str, text: hw.Text, *rest: Any) -> Any:
+            read.append(len(text))
+            return written(hf, tokenizer, name, text, *rest)
+
+        monkeypatch.setattr(translation, "own_translations", noted)
+        options = hw.Greedy(keep=4, measure="repair", repair=True)
+        assert hw.prune(asker(), lines(60), options, dev=pairs(9)).heads.total == 20
+        assert not read
+        hw.prune(asker(), lines(60), hw.Greedy(keep=4), dev=pairs(9))
+        assert read == [60]
 
     def test_it_may_be_trained_then(self, tmp_path: Any) -> None:
         model = asker("llama")

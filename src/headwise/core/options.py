@@ -18,6 +18,8 @@ from headwise.core.heads import KINDS, HeadMap, Kind
 from headwise.core.qualities import LOSSES
 
 TEXTLESS_ORDERS = ("random", "weight-norm")  # orders of removal that look at no text
+# Orders of encoder heads that read no targets of a translation model's text.
+TARGETLESS_ORDERS = (*TEXTLESS_ORDERS, "repair", "repair.even")
 DEEPEST = 1000  # layers
 FURTHEST_START = 100.0  # log α of a gate
 MOST_WEIGHTS = 100_000_000_000
@@ -341,6 +343,11 @@ class GateTraining(Pruning, FineTuning):
         return super().changed_by(train)
 
     @property
+    def reads_targets(self) -> bool:
+        """Whether the targets of a translation model's training text are read."""
+        return self.train != "distil"
+
+    @property
     def of_gates(self) -> Self:
         """How gates train: where weights train apart, on frozen weights for the first half of the epochs."""
         if self.train != "apart":
@@ -435,6 +442,15 @@ class Greedy(Pruning, FineTuning):
                 f"rescore would change nothing: {', '.join(scores)} stays as it is, so leave rescore out"
             )
         return self
+
+    @property
+    def reads_targets(self) -> bool:
+        """Whether the targets of a translation model's training text are read: by training or by an order."""
+        orders = {*several(self.measure)}
+        unread = bool(orders) and orders <= {*TARGETLESS_ORDERS}
+        return not (
+            unread and self.train in (None, "distil") and {*(self.kinds or ())} == {"encoder-self"}
+        )
 
 
 class Choice(Options):

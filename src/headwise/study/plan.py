@@ -25,6 +25,7 @@ from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.folders import as_path
 from headwise.core.heads import Kind
 from headwise.core.options import (
+    TARGETLESS_ORDERS,
     Architecture,
     Choice,
     Counts,
@@ -357,6 +358,10 @@ class GreedySweep(Sweep, Greedy):
     @property
     def trains(self) -> bool:
         return self.train is not None
+
+    @property
+    def reads_targets(self) -> bool:
+        return super().reads_targets or not {*self.compare} <= {*TARGETLESS_ORDERS}
 
     @field_validator("keep")
     @classmethod

@@ -146,7 +146,7 @@ def prune(
     )
     # What is held out shares sentences only where a text repeats itself.
     apart = dev is not None
-    reads_targets = options.train != "distil" or isinstance(options, Greedy) or dev is None
+    reads_targets = options.reads_targets or dev is None
     train = model.task.completed(text) if reads_targets else model.task.unread(text)
     if dev is None:
         train, dev = held_out(train)

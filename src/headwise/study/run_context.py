@@ -394,9 +394,8 @@ class RunContext:
     def reads_targets(self) -> bool:
         """Whether anything reads the targets of the training text: training, an order of heads, or roles, which count
         words there."""
-        for sweep in self.sweeps:
-            if isinstance(sweep, GreedySweep) or sweep.train != "distil":
-                return True
+        if any(sweep.reads_targets for sweep in self.sweeps):
+            return True
         # Where none is named, the dev text is a part of the training text.
         return not self.sweeps or bool(self.plan.roles.treebank) or self.plan.data.dev is None
 
