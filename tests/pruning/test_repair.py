@@ -213,9 +213,9 @@ class TestOptions:
 
         monkeypatch.setattr(translation, "own_translations", noted)
         options = hw.Greedy(keep=4, measure="repair", repair=True)
-        assert hw.prune(asker(), lines(60), options, dev=pairs(9)).heads.total == 20
+        assert hw.prune(asker(), lines(60), options, dev=pairs(9, 5)).heads.total == 20
         assert not read
-        hw.prune(asker(), lines(60), hw.Greedy(keep=4), dev=pairs(9))
+        hw.prune(asker(), lines(60), hw.Greedy(keep=4), dev=pairs(9, 5))
         assert read == [60]
 
     def test_it_may_be_trained_then(self, tmp_path: Any) -> None:
