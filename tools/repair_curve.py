@@ -17,14 +17,14 @@ from pathlib import Path
 import pandas as pd
 
 import headwise as hw
-from headwise.core.heads import Head
+from headwise.core.heads import Head, Kind
 from headwise.core.qualities import BLEU, CHRF
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.evaluation.last_states import Inputs
 from headwise.models.model import Model
 from headwise.pruning.repair import SENTENCES, TOKENS, repaired
 
-KIND = "encoder-self"
+KIND: Kind = "encoder-self"
 
 
 def read(file: str) -> list[str]:
