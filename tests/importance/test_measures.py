@@ -16,6 +16,8 @@ def test_short_names() -> None:
         "ablation.counterpart",
         "ablation.restored",
         "attribution.counterpart",
+        "repair",
+        "repair.even",
     }
     assert {*measure} - {*everything} == left_out
     assert resolve_measures(["all", "ablation.bleu"])[-1] == "ablation.bleu"

@@ -249,10 +249,14 @@ def test_without_word_times_cross_heads_are_not_tested(heard: Speech, tmp_path: 
 
 def test_a_study_of_a_speech_model_has_roles(heard: Speech, tmp_path: Path) -> None:
     neighbour(1).save(tmp_path / "model")
-    table = str(heard.utterances[0].audio.parent / "words.csv")
+    table = heard.utterances[0].audio.parent / "words.csv"
+    train, dev, test = (table.with_name(f"{name}.csv") for name in ("train", "words", "test"))
+    rows = table.read_text(encoding="utf-8").splitlines()
+    train.write_text("\n".join(rows[:-1]), encoding="utf-8")
+    test.write_text("\n".join(rows[:-2]), encoding="utf-8")
     sections: dict[str, Any] = {
         "model": str(tmp_path / "model"),
-        "data": {"train": table, "dev": table, "test": table},
+        "data": {"train": str(train), "dev": str(dev), "test": str(test)},
         "pruning": [{"method": "greedy", "measure": ["random"], "orders": 1, "step": 0.5}],
         "scoring": {"measures": ["confidence"], "untrained": 1, "interactions": 0},
         "roles": {"recordings": 24},

@@ -70,7 +70,7 @@ def entity_mentions(
     the other fields are not used. rows: (index of the word, True, brackets), or for an empty node (index of
     the next word, False, brackets). Mentions of empty nodes only (pronouns that are not written) and mentions in
     several pieces are skipped. where: the sentence, for errors. field: the number of the field that is the entity
-    (`entity_field`); None: the file does not say it, so it is the first, which must have a digit. Raises HeadwiseError for
+    (`entity_field`); None: the file does not say it, so it is the first, which of several must have a digit. Raises HeadwiseError for
     brackets that do not match, and for an entity without a digit where the file does not say the order.
     """
     opened: dict[str, list[int]] = defaultdict(list)
@@ -82,7 +82,8 @@ def entity_mentions(
             )
         for opener, closed_at_once, closer in _BRACKET.findall(value):
             entity = _entity(opener or closer, field or 0)
-            if field is None and not _DIGIT.search(entity):
+            # one field alone can only be the entity
+            if field is None and "-" in opener and not _DIGIT.search(entity):
                 raise HeadwiseError(
                     f"{where}: the coreference '{value}' may be of the entity '{entity}', or of a type of entities: write "
                     f"the order of the fields above the first sentence, such as '# {_ORDER} = eid-etype'."
