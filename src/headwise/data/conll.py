@@ -70,8 +70,8 @@ def entity_mentions(
     the other fields are not used. rows: (index of the word, True, brackets), or for an empty node (index of
     the next word, False, brackets). Mentions of empty nodes only (pronouns that are not written) and mentions in
     several pieces are skipped. where: the sentence, for errors. field: the number of the field that is the entity
-    (`entity_field`); None: the file does not say it, so it is the first, which of several must have a digit. Raises HeadwiseError for
-    brackets that do not match, and for an entity without a digit where the file does not say the order.
+    (`entity_field`); None: the file does not say it, so it is the first, which of several must have a digit. Raises
+    HeadwiseError for brackets that do not match, and for an entity without a digit where the file does not say the order.
     """
     opened: dict[str, list[int]] = defaultdict(list)
     spans: list[tuple[int, int, str]] = []
