@@ -641,15 +641,16 @@ def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None
     ):
         refused(change(folder, KEYS, tensor), reason)
         (folder / WEIGHTS).write_bytes(before[WEIGHTS])
+    incomplete = "is a folder, but not a complete model"
     broken = {
-        WEIGHTS: [b"\0" * 100, b""],
-        "tokenizer.json": [b"{}"],
-        "generation_config.json": [b"{", b"[]", b""],
+        WEIGHTS: ([b"\0" * 100, b""], incomplete),
+        "tokenizer.json": ([b"{}"], "transformers reads no tokenizer in"),
+        "generation_config.json": ([b"{", b"[]", b""], incomplete),
     }
-    for name, contents in broken.items():
+    for name, (contents, reason) in broken.items():
         for content in contents:
             (folder / name).write_bytes(content)
-            refused(folder, "is a folder, but not a complete model")
+            refused(folder, reason)
         (folder / name).write_bytes(before[name])
     assert load(folder).heads == translator.heads
 

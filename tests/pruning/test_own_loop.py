@@ -205,6 +205,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 import headwise as hw
+from headwise.pruning.own_loop import GatedLoop
 from pruning.test_own_loop import classifier
 
 distributed.init_process_group("gloo")

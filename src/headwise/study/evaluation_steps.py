@@ -116,7 +116,12 @@ def read_translations(folder: Path, split: str, name: str, made: str = "") -> An
 
 
 @dataclass(frozen=True)
-class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=["{0.name}.npz"]):
+class MeasureLosses(
+    Answer,
+    name_format="losses/{0.split}/{0.ranking}",
+    distributed=True,
+    writes=["{0.name}.npz"],
+):
     """The loss of every sentence under all steps of a greedy order, or under one model, in losses/."""
 
     VERSION = 4  # nearest neighbours
@@ -163,7 +168,8 @@ class MeasureLosses(Answer, name_format="losses/{0.split}/{0.ranking}", writes=[
             step.get_or_make(run)
             whole = read_answers(below(run.folder, f"{step.name}.npz"))
         answers = task.answers(text, masks, cut if own else None, whole)
-        answers.save(below(work / STAGING, f"{self.name}.npz"))
+        if run.main:
+            answers.save(below(work / STAGING, f"{self.name}.npz"))
         return {}
 
     def read(self, run: RunContext, variant: Variant) -> Answers:

@@ -10,6 +10,7 @@ nothing, and none is computed. Only how many heads are kept can be compared.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -294,6 +295,8 @@ def changes_by_reference(
         """The change from the other model to this one, as that from this one to the other."""
         # A change in % is relative to another value each way: +25 % one way is −20 % back.
         if quality.relative:
+            if value <= -100:  # the other value is too large for its share to be told from 0
+                return math.inf
             return 100 * (1 / (1 + value / 100) - 1)
         return -value
 

@@ -154,7 +154,9 @@ def test_evaluation_says_the_engine():
     assert bleu[0]["value"] == bleu[1]["value"] and bleu[1]["made"].split(", ")[-1].startswith(
         "ctranslate2 4."
     )
-    with pytest.raises(HeadwiseError, match="given a search, but llama is a causal language model"):
+    with pytest.raises(
+        HeadwiseError, match="llama was given a search, but is a causal language model"
+    ):
         hw.evaluate(
             language_model("llama"), hw.Text.from_lines(LINES), search=hw.Search(engine="ct2")
         )

@@ -155,7 +155,7 @@ def test_the_cost_of_zeros_is_said(tmp_path):
         ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob"),
         ("cohere", {"use_qk_norm": True}, "norms of queries"),
         ("granite", {"rope_parameters": YARN}, "yarn"),
-        ("gemma", {"attention_bias": True}, "output bias"),
+        ("gemma", {"attention_bias": True}, "no bias blk.0.attn_output"),
         ("nemotron", {"head_dim": 16}, "as wide as the model"),
     ],
 )
