@@ -25,6 +25,7 @@ from headwise.models import model as models
 from headwise.models import placement
 from headwise.models.attention.discover import probe
 from headwise.models.attention.offload import is_offloaded
+from headwise.models.training.trainer import TokenTrainer
 from headwise.pruning.own_loop import GatedLoop
 from models.attention.families import build
 from models.tasks.askers import IDS, asker, lines, pairs
@@ -216,8 +217,22 @@ def test_a_family_with_fused_projections_of_its_own(tmp_path: Path) -> None:
     assert torch.equal(probe(disk.remove(some(disk)).hf), probe(model.remove(some(model)).hf))
 
 
-def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
+def test_gates_alone_train_on_offloaded_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder, small = saved(tmp_path / "model"), []
+    sizes: list[int] = []
+    offloaded: list[bool] = []
+    save = TokenTrainer._save_checkpoint
+
+    def noted(self: TokenTrainer, model: torch.nn.Module, trial: Any) -> None:
+        """Checkpoints are removed once the model is made."""
+        save(self, model, trial)
+        written = Path(str(self.args.output_dir)).glob("checkpoint-*/model*.safetensors")
+        sizes.extend(file.stat().st_size for file in written)
+        offloaded.append(is_offloaded(model))
+
+    monkeypatch.setattr(TokenTrainer, "_save_checkpoint", noted)
     for device_map in (None, "disk"):
         with warnings.catch_warnings(action="ignore"):  # so short a training does not settle
             small.append(
@@ -232,10 +247,9 @@ def test_gates_alone_train_on_offloaded_weights(tmp_path: Path) -> None:
     assert small[0].layout == small[1].layout
     assert torch.equal(probe(small[0].hf), probe(small[1].hf))
     whole = sum(file.stat().st_size for file in folder.rglob("model*.safetensors"))
-    for device_map in (None, "disk"):
-        checkpoints = (tmp_path / str(device_map)).rglob("model*.safetensors")
-        sizes = [file.stat().st_size for file in checkpoints]
-        assert sizes and 10 * max(sizes) < whole  # a checkpoint has the gates alone
+    assert sizes and 10 * max(sizes) < whole  # a checkpoint has the gates alone
+    assert set(offloaded[: len(offloaded) // 2]) == {False}
+    assert set(offloaded[len(offloaded) // 2 :]) == {True}, "also when it is read again"
 
 
 @pytest.mark.parametrize("train", ["all", "lora"])

@@ -39,8 +39,9 @@ from headwise.core.units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import named_files
 from headwise.data.text import Text
+from headwise.models.attention.offload import device_of
 from headwise.models.generators import check_seed
-from headwise.models.loading import AnyModel, as_model, load
+from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given, held_out
 from headwise.pruning.greedy import refuse_irremovable, too_generous
@@ -210,7 +211,7 @@ def alone(plan: Plan, memory: InMemory, folder: Path, report: Report) -> Model:
 
 def with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | None) -> Model:
     """The model that a plan chooses, by all of its study, which stays in a folder."""
-    device = str(memory.model.hf.device)
+    device = str(device_of(memory.model.hf))
     shows = Progress(quiet=progress is not None)
     run_study(plan, work, shows, device=device, memory=memory)
     if progress is not None:
@@ -222,7 +223,7 @@ def with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | N
     chosen = store.record("choose")["result"]["chosen"]
     if chosen is None:
         return unpruned(memory.model, plan.choice.limit)
-    return load(below(work / "pruned", chosen), device)
+    return memory.read(below(work / "pruned", chosen), device)
 
 
 def doubts_in(record: Record) -> Sequence[str]:

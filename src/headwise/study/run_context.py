@@ -24,6 +24,7 @@ from headwise.data.embedded import Split
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.importance.measures import measure, usual
+from headwise.models.attention.offload import is_offloaded
 from headwise.models.loading import load, task_class
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Task, held_out
@@ -53,6 +54,13 @@ class InMemory:
     model: Model
     texts: Mapping[Split, AnyText]
     made: dict[str, Model] | None = None
+
+    def read(self, folder: Path, device: str) -> Model:
+        """Another model from its files, offloaded where the model in memory is: it may be larger than the device."""
+        device_map = None
+        if is_offloaded(self.model.hf):
+            device_map = "disk" if device == "cpu" else "auto"
+        return load(folder, device, device_map=device_map)
 
 
 class GivenModel:
@@ -329,7 +337,7 @@ class RunContext:
         """The full model, which nobody changes; `Train` must be done."""
         given = self.load_given.model
         if given is None:
-            return load(self.folder / "model", self.device)
+            return self.read(self.folder / "model")
         if self.made_in_memory is not None:
             return given
         # Its weights are in memory already; all else is as in the copy of the run.
@@ -344,9 +352,15 @@ class RunContext:
         known, model = self.last_pruned
         if known != (folder, files) or model is None:
             self.last_pruned = ((), None)  # before the next one is read
-            model = load(below(self.folder, folder), self.device)
+            model = self.read(below(self.folder, folder))
             self.last_pruned = ((folder, files), model)
         return model
+
+    def read(self, folder: Path) -> Model:
+        """A model of the run from its files."""
+        if self.memory is not None:
+            return self.memory.read(folder, self.device)
+        return load(folder, self.device)
 
     def fresh(self) -> Model:
         """The full model, to be trained on. Those that nobody changes leave the memory until they are asked for."""
@@ -356,7 +370,7 @@ class RunContext:
         vars(self).pop("full", None)
         if self.memory is None:
             self.load_given.model = None
-        return load(self.folder / "model", self.device)
+        return self.read(self.folder / "model")
 
     @property
     def heads(self) -> HeadMap | None:

@@ -16,6 +16,7 @@ from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.folders import Folder, as_path, below
 from headwise.core.progress import Progress, about
 from headwise.data import embedded
+from headwise.models.attention.offload import device_of
 from headwise.models.devices import usable
 from headwise.models.model import Model
 from headwise.study.evaluation_steps import Evaluate
@@ -297,7 +298,7 @@ def make_model(plan: Plan, out: Path, progress: Progress, memory: InMemory, goal
 
     goal: the name of the step. Raises what the step that fails raises.
     """
-    device = str(memory.model.hf.device)
+    device = str(device_of(memory.model.hf))
     main = PartialState(cpu=device == "cpu").is_main_process
     study = Study(plan, out, device, progress, memory=memory)
     list_builds = partial(study.builds_before, goal)
