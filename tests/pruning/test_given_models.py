@@ -22,7 +22,7 @@ from headwise.models.decoding.bleu import translation_answers
 from headwise.models.tasks import translation
 from headwise.models.training.dropout import dropout_of
 from headwise.models.training.loss import lost_states
-from headwise.models.training.trainer import TrainingRun, train_model
+from headwise.models.training.trainer import TokenTrainer, TrainingRun, train_model
 from headwise.pruning import fine_tuning, harm
 from headwise.pruning.fine_tuning import loss_on_dev, tune
 from headwise.pruning.gate_training import GateSchedule
@@ -233,7 +233,19 @@ class TestDistillation:
             patch.setattr(GateSchedule, "on_step_end", die, raising=False)
             run("killed")
         assert any((tmp_path / "killed").rglob("checkpoint-*"))
-        assert equal(run("killed"), run("whole"))
+
+        updates: list[int] = []
+        step = TokenTrainer.training_step
+
+        def counted(self: Any, *given: Any, **named: Any) -> Any:
+            updates.append(self.state.global_step)
+            return step(self, *given, **named)
+
+        monkeypatch.setattr(TokenTrainer, "training_step", counted)
+        resumed = run("killed")
+        after = len(updates)
+        assert equal(resumed, run("whole"))
+        assert 0 < after < len(updates) - after, "what was trained is not trained again"
 
     @pytest.mark.parametrize(
         ("family", "kind"),
