@@ -83,7 +83,7 @@ def test_a_study_goes_on_without_its_page(
 ) -> None:
     given = []
 
-    def study(plan: Any, out: Path, progress: Any, only: Any, device: str, report: Any) -> None:
+    def study(plan: Any, out: Path, progress: Any, only: Any, device: str, report: Any, **_: Any):
         given.append(report)
         raise hw.HeadwiseError("the study began")
 

@@ -424,7 +424,7 @@ class TestOnlyChosenWeights:
         assert facts(copied)["chosen"] is None and facts(copied)["unsettled"] == ["lambda-0.005"]
         ended = outcome(copied)
         assert ended.model is None
-        assert any("gates of lambda-0.005 had not settled" in line for line in ended.doubts)
+        assert any("gates of lambda-0.005 had not settled" in line for line in ended.lines)
         assert "had not settled when" in hw.report(copied).read_text(encoding="utf-8")
 
 

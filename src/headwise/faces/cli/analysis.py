@@ -446,7 +446,6 @@ def pairs_of(
     """The sentence pairs, or the one side of them, that --text names, with their reference links; or the dev pairs of the
     study whose folder is the model."""
     import headwise as hw
-    from headwise.roles.alignment import LinkedText
 
     pairs: Any
     if spec and one_sided(spec):
@@ -465,4 +464,8 @@ def pairs_of(
             "No sentence pairs were given: name two files with --text FILE --text FILE, or for Whisper recordings with "
             "--audio FILE."
         )
-    return pairs if links is None else LinkedText.read(pairs, links)
+    if links is None:
+        return pairs
+    from headwise.roles.alignment import LinkedText
+
+    return LinkedText.read(pairs, links)
