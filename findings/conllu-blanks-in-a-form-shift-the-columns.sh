@@ -3,7 +3,17 @@
 # column by one, without a word. Universal Dependencies allow blanks in forms.
 # seen 2026-11-28, Python 3.11: lemma "000" (the second half of the form), head None, deprel "0"
 set -euo pipefail
-. "$(dirname "$0")/environment"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fresh() {
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@" 2>&1 | grep -v '^WARNING' || true
+}
+
+run() {
+  (cd "$folder" && "$folder/venv/bin/python" -)
+}
 fresh conllu==6.0.0
 run <<'PYTHON'
 import conllu

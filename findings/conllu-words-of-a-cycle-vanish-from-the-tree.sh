@@ -2,7 +2,17 @@
 # conllu 6.0.0: to_tree() of a sentence in which two words govern each other leaves both out, without an error.
 # seen 2026-11-28, Python 3.11: 3 words, 1 in the tree
 set -euo pipefail
-. "$(dirname "$0")/environment"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fresh() {
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@" 2>&1 | grep -v '^WARNING' || true
+}
+
+run() {
+  (cd "$folder" && "$folder/venv/bin/python" -)
+}
 fresh conllu==6.0.0
 run <<'PYTHON'
 import conllu

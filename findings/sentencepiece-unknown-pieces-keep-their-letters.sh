@@ -3,7 +3,17 @@
 # decoding gives " ⁇ ". Whoever prints pieces does not see that a vocabulary lacks letters.
 # seen 2026-11-28, Python 3.11: ['▁a', '▁', '“'], decoded "a ⁇ "
 set -euo pipefail
-. "$(dirname "$0")/environment"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fresh() {
+  "${PYTHON:-python3}" -m venv "$folder/venv"
+  "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@" 2>&1 | grep -v '^WARNING' || true
+}
+
+run() {
+  (cd "$folder" && "$folder/venv/bin/python" -)
+}
 fresh sentencepiece==0.2.3
 run <<'PYTHON'
 import io

@@ -29,7 +29,6 @@ from headwise.pruning.gate_training import GateSchedule
 from headwise.pruning.with_gates import prune_by_training
 from headwise.study.plan import GateSweep, make_plan
 from headwise.study.run_context import InMemory, RunContext
-from headwise.study.step import Step
 from headwise.study.variants import Variant
 from headwise.study.watches import SHORT, doubts_of, length_ratio
 from models.tasks.askers import asker, lines, pairs
@@ -371,9 +370,7 @@ def test_short_sentences_are_the_likeliest_cause_but_dropout() -> None:
 
 
 @pytest.mark.parametrize(("after", "warned"), [(0.5, False), (1.5, True)])
-def test_agreement_alone_is_no_harm(
-    after: float, warned: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agreement_alone_is_no_harm(after: float, warned: bool) -> None:
     """Agreement with the model's own translations begins at 100, so that any training lowers it."""
     control = Variant("fine-tuned", "control.fine-tuned", 0, control="fine-tuned")
     run: Any = SimpleNamespace(
@@ -383,6 +380,5 @@ def test_agreement_alone_is_no_harm(
         text=lambda split: lines(3),
     )
     trained = {"loss_before": 1.0, "loss_after": after}
-    monkeypatch.setattr(Step, "result", lambda step, run: trained)
-    found = list(doubts_of(run, control, {}, {"full": (-7.8, -9.1, -6.6)}))
+    found = list(doubts_of(run, control, {}, {"full": (-7.8, -9.1, -6.6)}, lambda: trained))
     assert bool(found) is warned

@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -224,10 +225,14 @@ class Evaluate(
             against[other.name] = self.change(run, own, others)
             if other == FULL:
                 numbers |= self.answer.further_numbers(own, others)
+
+        def training() -> Mapping[str, Any] | None:
+            return model_step(self.variant).result(run)
+
         return {
             "numbers": numbers,
             "doubts": [
-                *doubts_of(run, self.variant, numbers, against),
+                *doubts_of(run, self.variant, numbers, against, training),
                 *self.answer.doubts(run),
             ],
             "signatures": signatures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,6 @@ from headwise.core.qualities import AGREEMENT
 from headwise.models.decoding.bleu import TRANSLATION_LENGTH
 from headwise.models.tasks.task import source_sentences
 from headwise.pruning.harm import likely_causes
-from headwise.study.model_steps import model_step
 from headwise.study.run_context import RunContext
 from headwise.study.variants import FULL, Variant
 
@@ -32,9 +31,11 @@ def doubts_of(
     variant: Variant,
     numbers: Mapping[str, tuple[float | None, ...]],
     against: Mapping[str, tuple[float | None, ...]],
+    training: Callable[[], Mapping[str, Any] | None],
 ) -> Iterator[str]:
     """Sentences about a variant that lost text, and about the control `fine-tuned` where it is worse than the full model.
-    numbers: of the variant by measure. against: its change from others by name."""
+    numbers: of the variant by measure. against: its change from others by name. training: gives what the step that made
+    it says of its training."""
     (ratio, *_) = numbers.get(LENGTH, (None,))
     if ratio is not None and ratio < SHORT:
         yield (
@@ -48,7 +49,7 @@ def doubts_of(
     better = quality.better
     if value is None or low is None or high is None or max(better * low, better * high) >= 0:
         return
-    trained = model_step(variant).result(run)
+    trained = training()
     # Agreement with the full model's own translations begins at 100: any training lowers it. The loss says more.
     if quality is AGREEMENT and trained and trained["loss_after"] < trained["loss_before"]:
         return
