@@ -344,7 +344,9 @@ class TestHarmIsSaidEarly:
         how = Gates(**{**FAST, "train": "all", "kinds": ["decoder-self"], **options})
         return said, prune_by_training(model, training, how).loss / before
 
-    def test_beside_gates(self, tmp_path: Path) -> None:
+    def test_beside_gates(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(harm, "time", SimpleNamespace(monotonic=lambda: 0.0))
+        monkeypatch.setattr(harm, "SOON", 0.0)
         (line,), _ = self.said_beside_gates(tmp_path, learning_rate=1.5)
         assert "dropout of 0.3" in line and "rate of 1.5" in line
 
