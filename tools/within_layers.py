@@ -3,8 +3,8 @@
     python tools/within_layers.py docs/results/firefox/en-pt [--measure confidence …]
 
 FOLDER has heads.csv and labels.csv. Within layers, only heads of one layer are compared: the share of pairs (one with a
-function, one without) in which the one with a function has the higher score, and the probability that labels dealt out
-anew within each layer give as many (one-sided, 100,000 draws).
+function, one without) in which the one with a function has the higher score, and the probability that labels shuffled
+within each layer give as many (one-sided, 100,000 draws).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def pairs_won(values: np.ndarray, marked: np.ndarray, layers: np.ndarray) -> tup
 
 
 def permuted(values: np.ndarray, marked: np.ndarray, layers: np.ndarray, found: float) -> float:
-    """How often labels that are dealt out anew within each layer win as many pairs."""
+    """How often labels shuffled within each layer win as many pairs."""
     generator = np.random.default_rng(0)
     totals = np.zeros(DRAWS)
     for layer in np.unique(layers):
