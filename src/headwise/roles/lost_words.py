@@ -22,7 +22,7 @@ import torch
 from scipy.stats import binom, hypergeom, nchypergeom_fisher
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.heads import Head, head_of
+from headwise.core.heads import Head, HeadMap, head_of
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
@@ -33,6 +33,7 @@ from headwise.models.attention.offload import device_of
 from headwise.models.environment import signature_of
 from headwise.models.evaluation.recorded_batch import RecordedBatch
 from headwise.models.evaluation.without_heads import recordings, silent_heads
+from headwise.models.forecast import WITHOUT_HEADS
 from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
@@ -109,6 +110,11 @@ class Said:
     lost: dict[str, np.ndarray]
     instead: dict[tuple[int, str], int]
     ends: dict[str, int]
+
+
+def work_of_words(heads: HeadMap, sentences: int) -> float:
+    """How many sentences, read forward, `lost_words` takes as long as on a text of so many."""
+    return min(SENTENCES, sentences) * heads.total * WITHOUT_HEADS
 
 
 def lost_words(

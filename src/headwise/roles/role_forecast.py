@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
-from headwise.models.forecast import Forecast, best, model_line, text_line, text_seconds
+from headwise.models.forecast import (
+    WITHOUT_HEADS,
+    Forecast,
+    best,
+    model_line,
+    text_line,
+    text_seconds,
+)
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
 from headwise.models.tasks.task import sample_text
@@ -46,8 +53,7 @@ def role_forecast(
         if of_trials is not None:
             read_again = model.task.completed(sample_text(of_trials, sentences), outline=True)
             batches = model.task.batches(read_again)
-            # What is below a changed head is not computed again: half of the model on average.
-            seconds += trials / 2 * text_seconds(model, batches)
+            seconds += trials * WITHOUT_HEADS * text_seconds(model, batches)
             reads.append(text_line(batches))
             parts.append(name)
     return Forecast(reads, parts, seconds)

@@ -17,6 +17,7 @@ from headwise.core.qualities import Number
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
 from headwise.models.decoding.translator import cut_note, speeds
+from headwise.models.forecast import TRANSLATION
 from headwise.models.model_files import WEIGHTS
 from headwise.models.tasks import Task
 from headwise.models.tasks.translation import Translation, answers_to
@@ -74,6 +75,9 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
     def outputs(self, run: RunContext) -> list[str]:
         names = (self.variant.name, "source", "reference")
         return [translation_file(self.split, name) for name in names]
+
+    def forwards(self, run: RunContext) -> float:
+        return run.sentences_of(self.split) * TRANSLATION * run.plan.search.beam
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         task = model_of(run, self.variant).task
@@ -152,6 +156,10 @@ class MeasureLosses(
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"text": run.text(self.split).fingerprint}
+
+    def forwards(self, run: RunContext) -> float:
+        models = len(self.variants) + (self.whole(run) is None)
+        return run.sentences_of(self.split) * models * run.task.answer_forwards
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         masks = [run.mask(variant) for variant in self.variants]
@@ -280,6 +288,9 @@ class MeasureSavings(OneModelStep, stage="evaluate", name_format="measure/{0.var
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.fingerprints_of("dev")
+
+    def forwards(self, run: RunContext) -> float:
+        return len(run.texts["dev"]) * float(run.generates)
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         model = model_of(run, self.variant)

@@ -11,91 +11,28 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.core.errors import few_names
-from headwise.core.options import TEXTLESS_ORDERS, Architecture
-from headwise.core.units import left_by_step
-from headwise.importance.faithfulness import work_of_judge
-from headwise.importance.interactions import work_of_pairs
-from headwise.importance.untrained import work_of_controls
-from headwise.importance.work import Workload
+from headwise.core.options import Architecture
 from headwise.models.attention.discover import start_token
 from headwise.models.evaluation.quality import translation_seconds
-from headwise.models.forecast import TRANSLATION, UPDATE, best, expected_pieces, text_seconds
+from headwise.models.forecast import best, expected_pieces, text_seconds
 from headwise.models.model import Model
 from headwise.models.token_rows import IGNORED
 from headwise.models.training.tokenizer import SPECIAL_TOKENS
 from headwise.models.training.translation_model import build_model
-from headwise.pruning.greedy import RANKED
-from headwise.roles import lost_words
-from headwise.study.evaluation_steps import MeasureLosses, MeasureSavings, Translate
-from headwise.study.head_steps import (
-    FindRoles,
-    FindWords,
-    Judge,
-    MeasureInteractions,
-    Rescore,
-    ScorePass,
-    ScoreUntrained,
-)
-from headwise.study.model_steps import MakeControl, Prune, PruneGreedily, RankHeads, Train
+from headwise.study.evaluation_steps import Translate
+from headwise.study.model_steps import Prune
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
 
-WITHOUT_DECODER = 0.55  # of an update's time: that of the encoders alone
 TIMED_ROWS = 16  # of the batch that is timed
-TESTED = 3.0  # forwards over the dev text that tests of roles take as long as
 
 
 def forwards_of(build: Build) -> float:
     """About how many sentences, read forward, a build takes as long as; 0 where its texts or heads are not known yet."""
-    step, run = build.step, build.run
-    heads = run.heads
-    if heads is None or not {"train", "dev"} <= run.texts.keys():
+    run = build.run
+    if run.heads is None or not {"train", "dev"} <= run.texts.keys():
         return 0.0
-    train = len(run.texts["train"])
-    dev = len(run.texts["dev"])
-    work = Workload(heads, dev)
-    scoring = run.scoring
-    match step:
-        case Train():
-            is_shape = not isinstance(run.plan.model, str)
-            return is_shape * UPDATE * run.training.epochs * train
-        case RankHeads():
-            sweep = step.sweep(run)
-            if step.ranking.score in TEXTLESS_ORDERS:
-                return 0.0
-            times = len(left_by_step(heads, sweep)) if sweep.rescore else 1
-            return times * min(RANKED, train) * work.of_measures([step.ranking.score])
-        case PruneGreedily() if not step.sweep(run).train:
-            return 0.0
-        case MakeControl() if step.facts.random_weights:
-            return UPDATE * run.training.epochs * train
-        case Prune():
-            options = run.sweep(step.variant)
-            update = UPDATE * (WITHOUT_DECODER if options.train == "distil" else 1.0)
-            return update * (options.epochs or run.training.epochs) * train
-        case ScorePass():
-            return dev * work.of_measures(step.measures)
-        case ScoreUntrained():
-            return dev * work_of_controls(work, scoring.measures, scoring.untrained)
-        case MeasureInteractions():
-            return dev * work_of_pairs(work, scoring.interactions)
-        case Judge():
-            judged = work_of_judge(work, scoring.measures, scoring.random_orders)
-            return dev * sum(judged.values())
-        case Rescore():
-            return dev * work.of_measures(scoring.pruned)
-        case FindRoles():
-            return dev * TESTED * (1 + scoring.untrained)
-        case FindWords():
-            return min(lost_words.SENTENCES, dev) * heads.total / 2
-        case Translate():
-            return run.counts.get(step.split, dev) * TRANSLATION * run.plan.search.beam
-        case MeasureLosses():
-            models = len(step.variants) + (step.whole(run) is None)
-            return run.counts.get(step.split, dev) * models * run.task.answer_forwards
-        case MeasureSavings():
-            return dev * float(run.generates)
-    return 0.0
+    return build.step.forwards(run)
 
 
 def seconds_of(builds: Sequence[Build], run: RunContext, given: Model | None) -> float:
@@ -105,7 +42,7 @@ def seconds_of(builds: Sequence[Build], run: RunContext, given: Model | None) ->
     translated = 0
     for build in builds:
         if isinstance(build.step, Translate) and given is not None:
-            translated += build.run.counts.get(build.step.split, len(build.run.text("dev")))
+            translated += build.run.sentences_of(build.step.split)
         else:
             forwards += forwards_of(build)
     seconds = forwards * sentence_seconds(run, given) if forwards else 0.0

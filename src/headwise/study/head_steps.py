@@ -25,19 +25,24 @@ from headwise.core.tables import (
     Table,
 )
 from headwise.data.text import ParallelText
-from headwise.importance.faithfulness import faithfulness
+from headwise.importance.faithfulness import faithfulness, work_of_judge
 from headwise.importance.finished_passes import read_sums, write_sums
-from headwise.importance.interactions import FEWEST_SENTENCES, Interactions, interactions
+from headwise.importance.interactions import (
+    FEWEST_SENTENCES,
+    Interactions,
+    interactions,
+    work_of_pairs,
+)
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import facts, passes
 from headwise.importance.passes import refuse_unscorable, run_pass, run_passes
 from headwise.importance.scores import collect_scores, relevance_line, relevance_table
-from headwise.importance.untrained import score_untrained
+from headwise.importance.untrained import score_untrained, work_of_controls
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.environment import signature_of
 from headwise.models.model import Model
 from headwise.models.processes import failing_together
-from headwise.roles.lost_words import FEWEST, LostWords, lost_words
+from headwise.roles.lost_words import FEWEST, LostWords, lost_words, work_of_words
 from headwise.roles.observation import subject_of
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_data import token_counts
@@ -47,6 +52,8 @@ from headwise.study.records import STAGING, StepResult
 from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant
+
+TESTED = 3.0  # forwards over the dev text that tests of roles take as long as
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,10 @@ class ScorePass(
         inputs = {"measures": self.measures, **run.seed_and("dev")}
         versions = {name: facts(name).version for name in self.measures if facts(name).version > 1}
         return {**inputs, "versions": versions} if versions else inputs
+
+    def forwards(self, run: RunContext) -> float:
+        work = run.workload
+        return work.sentences * work.of_measures(self.measures)
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         model, folder = full_model(run), below(work / STAGING, self.name)
@@ -137,6 +148,11 @@ class ScoreUntrained(
             **run.seed_and("dev"),
         }
 
+    def forwards(self, run: RunContext) -> float:
+        work = run.workload
+        scoring = run.scoring
+        return work.sentences * work_of_controls(work, scoring.measures, scoring.untrained)
+
     def make(self, run: RunContext, work: Path) -> StepResult:
         scoring = run.scoring
         model = full_model(run)
@@ -203,6 +219,10 @@ class MeasureInteractions(
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"pairs": run.scoring.interactions, **run.seed_and("dev")}
 
+    def forwards(self, run: RunContext) -> float:
+        work = run.workload
+        return work.sentences * work_of_pairs(work, run.scoring.interactions)
+
     def make(self, run: RunContext, work: Path) -> StepResult:
         pairs = run.scoring.interactions
         model = full_model(run)
@@ -243,6 +263,12 @@ class Judge(
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {"random_orders": run.scoring.random_orders}
 
+    def forwards(self, run: RunContext) -> float:
+        work = run.workload
+        scoring = run.scoring
+        judged = work_of_judge(work, scoring.measures, scoring.random_orders)
+        return work.sentences * sum(judged.values())
+
     def make(self, run: RunContext, work: Path) -> StepResult:
         model = full_model(run)
         text = model.task.batches(run.text("dev"), run.progress)
@@ -265,6 +291,9 @@ class FindRoles(
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return {**role_inputs(run), "untrained": run.scoring.untrained}
+
+    def forwards(self, run: RunContext) -> float:
+        return run.workload.sentences * TESTED * (1 + run.scoring.untrained)
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         assert run.role_texts is not None
@@ -305,6 +334,9 @@ class FindWords(
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.seed_and("dev")
+
+    def forwards(self, run: RunContext) -> float:
+        return work_of_words(run.workload.heads, run.workload.sentences)
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         text = run.text("dev")
@@ -396,6 +428,10 @@ class Rescore(
             **run.seed_and("dev"),
             "roles": role_inputs(run) if run.treebanks else None,
         }
+
+    def forwards(self, run: RunContext) -> float:
+        work = run.workload
+        return work.sentences * work.of_measures(run.scoring.pruned)
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         measures = run.scoring.pruned

@@ -13,9 +13,10 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, digest, sha256, write_text
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
-from headwise.core.options import Architecture, smaller_batches, too_few
-from headwise.core.units import Together
+from headwise.core.options import TEXTLESS_ORDERS, Architecture, smaller_batches, too_few
+from headwise.core.units import Together, left_by_step
 from headwise.models.fingerprint import fingerprint
+from headwise.models.forecast import UPDATE
 from headwise.models.model import Model
 from headwise.models.model_files import folder_of, loaded_files
 from headwise.models.training.tokenizer import learn_subwords
@@ -26,6 +27,7 @@ from headwise.pruning.controls import Control, control
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.gate_training import updates_of
 from headwise.pruning.greedy import (
+    RANKED,
     RemovalScore,
     cut,
     mask_without,
@@ -39,6 +41,7 @@ from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
 
+WITHOUT_DECODER = 0.55  # of an update's time: that of the encoders alone
 SCORE_OF_BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 
 
@@ -69,6 +72,10 @@ class Train(
             return {"given": plan.model, "files": files_of(plan.model)}
         return {**shape_and_recipe(run, plan.model), **run.seed_and("train", "dev")}
 
+    def forwards(self, run: RunContext) -> float:
+        is_shape = isinstance(run.plan.model, Architecture)
+        return is_shape * forwards_of_training(run)
+
     def outputs(self, run: RunContext) -> list[str]:
         if run.made_in_memory is not None:
             return []
@@ -97,6 +104,14 @@ class Train(
 
 
 FULL_MODEL = Train()
+
+
+def forwards_of_training(
+    run: RunContext, epochs: int | None = None, update: float = UPDATE
+) -> float:
+    """What training takes, as `Step.forwards` counts. epochs: by default those of the plan. update: forwards over a batch
+    that its update takes as long as."""
+    return update * (epochs or run.training.epochs) * len(run.texts["train"])
 
 
 def full_model(run: RunContext) -> Model:
@@ -191,6 +206,15 @@ class RankHeads(
             **run.seed_and("train"),
         }
 
+    def forwards(self, run: RunContext) -> float:
+        sweep = self.sweep(run)
+        score = self.ranking.score
+        if score in TEXTLESS_ORDERS:
+            return 0.0
+        work = run.workload
+        times = len(left_by_step(work.heads, sweep)) if sweep.rescore else 1
+        return times * min(RANKED, len(run.texts["train"])) * work.of_measures([score])
+
     def make(self, run: RunContext, work: Path) -> StepResult:
         sweep = self.sweep(run)
         order = removal_order(score_of_ranking(run, self.ranking, sweep.rescore), sweep)
@@ -254,6 +278,11 @@ class Prune(
 
     def dependencies(self, run: RunContext) -> list[Step]:
         return [FULL_MODEL]
+
+    def forwards(self, run: RunContext) -> float:
+        options = run.sweep(self.variant)
+        update = UPDATE * (WITHOUT_DECODER if options.train == "distil" else 1.0)
+        return forwards_of_training(run, options.epochs, update)
 
     def outputs(self, run: RunContext) -> list[str]:
         return [self.layout, *self.model_outputs(run)]
@@ -363,6 +392,9 @@ class PruneGreedily(Prune):
         sweep = self.sweep(run)
         return bool(sweep.train) or sweep.repair
 
+    def forwards(self, run: RunContext) -> float:
+        return super().forwards(run) if self.sweep(run).train else 0.0
+
     def model(self, run: RunContext) -> Model:
         if self.sweep(run).train:
             return super().model(run)
@@ -413,6 +445,11 @@ class MakeControl(Prune):
     def dependencies(self, run: RunContext) -> list[Step]:
         controlled = self.variant.controlled_variant
         return [FULL_MODEL, prune_step(controlled)] if controlled else [FULL_MODEL]
+
+    def forwards(self, run: RunContext) -> float:
+        if self.facts.random_weights:
+            return forwards_of_training(run)
+        return super().forwards(run)
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         shape = run.plan.model

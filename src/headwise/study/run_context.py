@@ -24,6 +24,7 @@ from headwise.data.embedded import Split
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.importance.measures import measure, usual
+from headwise.importance.work import Workload
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.loading import load, task_class
 from headwise.models.model import Model
@@ -126,6 +127,16 @@ class RunContext:
     def prefix(self) -> str:
         """What stands before the names of its steps in a study."""
         return "" if self.name == "." else f"{self.name}/"
+
+    @property
+    def workload(self) -> Workload:
+        """What measures of the full model read of the dev text."""
+        assert self.heads is not None
+        return Workload(self.heads, len(self.text("dev")))
+
+    def sentences_of(self, split: Split) -> int:
+        """How many sentences a split has; of one that was not counted as many as dev."""
+        return self.counts.get(split, len(self.text("dev")))
 
     @property
     def device_name(self) -> str:

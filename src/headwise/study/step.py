@@ -118,6 +118,11 @@ class Step(ABC):
         keep them."""
         return ()
 
+    def forwards(self, run: RunContext) -> float:
+        """About how many sentences, read forward, it takes as long as. Asked for where the run knows
+        its heads and its train and dev texts."""
+        return 0.0
+
     @abstractmethod
     def make(self, run: RunContext, work: Path) -> StepResult:
         """Do the step: write the outputs below `work / STAGING`, and return what is worth
