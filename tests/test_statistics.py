@@ -6,6 +6,7 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ from headwise.core.statistics import (
     effective_units,
     interval,
     jackknife_p,
+    kept_of_marked,
     largest_t_p,
+    marked_in_groups,
     means_with_intervals,
     over_seeds,
     paired_bootstrap_p,
@@ -472,6 +475,65 @@ def test_intervals_of_areas_under_the_curve(positives: int, others: int, distanc
         low, high = auroc_interval(auroc(left, right), positives, others)
         missed += not low <= norm.cdf(distance / 2**0.5) <= high
     assert missed / 300 <= 0.08
+
+
+def marks_of_every_group(sizes: list[int], counts: list[int]) -> Iterator[np.ndarray]:
+    """Every way of marking so many units of each group."""
+    ways = [
+        list(combinations(range(size), count)) for size, count in zip(sizes, counts, strict=True)
+    ]
+    for chosen in product(*ways):
+        marks = [np.isin(np.arange(size), one) for size, one in zip(sizes, chosen, strict=True)]
+        yield np.concatenate(marks)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_marks_within_groups_are_compared_with_every_other_marking(ties: bool) -> None:
+    sizes, counts = [5, 4, 3], [2, 1, 3]
+    groups = np.repeat([7, 2, 5], sizes)
+    values = np.random.default_rng(0).normal(size=12).round(0 if ties else 9)
+
+    def won(marked: np.ndarray) -> float:
+        pairs = (
+            (one > other) + (one == other) / 2
+            for group in sizes_of(groups)
+            for one in values[(groups == group) & marked]
+            for other in values[(groups == group) & ~marked]
+        )
+        return float(sum(pairs))
+
+    every = list(marks_of_every_group(sizes, counts))
+    all_won = np.array([won(marked) for marked in every])
+    for marked in every[::7]:
+        found = marked_in_groups(values, marked, groups)
+        assert (found.won, found.pairs) == (won(marked), 2 * 3 + 1 * 3)
+        assert found.p == pytest.approx((all_won >= found.won - 1e-9).mean())
+
+
+def sizes_of(groups: np.ndarray) -> list[int]:
+    return [int(group) for group in np.unique(groups)]
+
+
+def test_one_group_is_the_area_under_the_curve_and_a_group_of_one_sort_says_nothing() -> None:
+    values = np.random.default_rng(1).normal(size=20)
+    marked = np.arange(20) < 6
+    whole = marked_in_groups(values, marked, np.zeros(20))
+    assert whole.share == pytest.approx(auroc(values[:6], values[6:]))
+    # all marks in one group, and that group has the highest values: the group is marked, no unit of it
+    nothing = marked_in_groups(values + 9 * marked, marked, marked)
+    assert (nothing.pairs, nothing.p) == (0, 1.0) and np.isnan(nothing.share)
+
+
+def test_kept_marks_are_compared_with_every_choice_of_as_many_of_each_group() -> None:
+    sizes, kept_counts = [5, 4, 3], [3, 1, 2]
+    groups = np.repeat([0, 1, 2], sizes)
+    marked = np.isin(np.arange(12), (0, 1, 5, 9))
+    every = list(marks_of_every_group(sizes, kept_counts))
+    shared = np.array([(kept & marked).sum() for kept in every])
+    for kept in every[::11]:
+        found, expected, p = kept_of_marked(kept, marked, groups)
+        assert found == (kept & marked).sum() and expected == pytest.approx(shared.mean())
+        assert p == pytest.approx((shared >= found).mean())
 
 
 def test_clusters_that_do_not_differ_count_once_each() -> None:

@@ -1,15 +1,19 @@
-"""The curve of a translation model to its last encoder head, in BLEU: the gradient's order, random orders and what gates
-choose, all with equal training of the encoder.
+"""The curve of a translation model to its last encoder head, in BLEU and chrF: the gradient's order, random orders and what
+gates choose, all with equal training of the encoder.
 
-    python tools/last_head.py firefox/en-pt mono.en dev.en dev.pt test.en test.pt work curve.csv
-    python tools/last_head.py firefox/pt-en mono.pt dev.pt dev.en test.pt test.en work more.csv \
+    python tools/last_head.py firefox/en-pt mono.en dev.en devtest.en devtest.pt work devtest.csv --untrained
+    python tools/last_head.py firefox/pt-en mono.pt dev.pt test.pt test.en work more.csv \
         --count 10 --chosen gradient --chosen gates --seed 2 --seed 3
 
 The encoder learns the states of the whole one on mono.en, beside gates or after heads were removed (`train = "distil"`);
-the gradient is that of the dev text, with the model's own translations. A model that is finished is kept in the work
-folder, so that a killed run goes on. BLEU is of greedy search on dev and test, its change that to the whole model, with
-95 % intervals; ahead is what the gradient's order of the same seed has more. `--untrained` compares the same heads with
-the weights of the whole model, those of gates once their model is in the work folder.
+the gradient is that of dev.en, with the model's own translations. `gates` learn while the weights do; `gates, cut` are the
+heads that gates chose (with seed 1), removed first and trained as long as the gradient's. `resampled N`: the gradient of as
+many sentences of dev.en, drawn again with replacement. A random order is the same with every seed, which is that of the
+batches. A model that is finished is kept in the work folder, so that a killed run goes on. `--untrained` adds each model
+but that of `gates` with the weights of the whole one.
+
+BLEU and chrF are of greedy search, their changes those to the whole model, with 95 % intervals; ahead is what the
+gradient's order, with the same training and seed, has more; gained is what training adds to the same heads.
 """
 
 from __future__ import annotations
@@ -23,13 +27,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
+from headwise.core.qualities import BLEU, CHRF
 from headwise.data.text import Text
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.training.trainer import TrainingRun
@@ -37,14 +42,22 @@ from headwise.pruning.fine_tuning import tune
 
 COUNTS = [10, 24, 4, 16, 1]  # of encoder heads that stay
 CHOSEN = ["gradient", "gates", "random 1", "random 2", "random 3"]
+MORE = ["gates, cut", "resampled 1", "resampled 2", "resampled 3"]
 TRAINING = hw.Training(batch_tokens=2520, label_smoothing=0.0)
 WARMUP = 10  # updates
-Point = tuple[str, int, int]  # how the heads were chosen, how many stay, seed
 
 
-def by_gradient(model: hw.Model, dev: hw.ParallelText, work: Path) -> list[Head]:
+class Point(NamedTuple):
+    """A model of the curve. chosen: how its heads were. seed: of the order of batches."""
+
+    chosen: str
+    kept: int
+    seed: int
+    trained: bool = True
+
+
+def by_gradient(model: hw.Model, dev: hw.ParallelText, file: Path) -> list[Head]:
     """The encoder heads, the one with the smallest gradient first."""
-    file = work / "gradient.json"
     if not file.exists():
         gradient = hw.score(model, dev, ["gradient"]).of("gradient")
         order = sorted(model.heads.only(["encoder-self"]), key=lambda head: gradient[head])
@@ -52,12 +65,10 @@ def by_gradient(model: hw.Model, dev: hw.ParallelText, work: Path) -> list[Head]
     return [Head("encoder-self", *place) for place in json.loads(file.read_text())]
 
 
-def orders_of(model: hw.Model, seed: int) -> dict[str, list[Head]]:
-    """Random orders of the encoder heads."""
-    heads = list(model.heads.only(["encoder-self"]))
-    draw = random.Random(seed)
-    names = [name for name in CHOSEN if name.startswith("random")]
-    return {name: draw.sample(heads, len(heads)) for name in names}
+def resampled(text: hw.ParallelText, seed: int) -> hw.ParallelText:
+    """As many pairs of a text, drawn with replacement."""
+    pairs = list(zip(text.sources, text.targets, strict=True))
+    return hw.ParallelText.from_pairs(random.Random(seed).choices(pairs, k=len(pairs)))
 
 
 @dataclass(frozen=True)
@@ -71,23 +82,36 @@ class Curve:
     epochs: int
     work: Path
 
-    def file(self, chosen: str, count: int, seed: int) -> Path:
-        return self.work / f"{chosen}-{count}-{seed}-{self.epochs}.json"
+    def file(self, point: Point) -> Path:
+        name = f"{point.chosen}-{point.kept}-{point.seed}-{self.epochs}.json"
+        return self.work / (name if point.trained else f"untrained {name}")
 
-    def smaller(self, chosen: str, count: int, seed: int, trains: bool) -> hw.Model:
+    def smaller(self, point: Point) -> hw.Model:
         """The model with this number of encoder heads."""
-        if chosen == "gates" and trains:
-            how = hw.Gates(keep=count, kinds=["encoder-self"], epochs=self.epochs, warmup=WARMUP)
-            return hw.prune(self.model, self.text, how, dev=self.dev, seed=seed, training=TRAINING)
-        if chosen == "gates":
-            made = json.loads(self.file(chosen, count, seed).read_text())["heads"].split()
-            heads = self.model.heads.only(["encoder-self"])
-            gone = [head for head in heads if f"{head.layer}/{head.head}" not in made]
+        if point.chosen == "gates":
+            how = hw.Gates(
+                keep=point.kept, kinds=["encoder-self"], epochs=self.epochs, warmup=WARMUP
+            )
+            return hw.prune(
+                self.model, self.text, how, dev=self.dev, seed=point.seed, training=TRAINING
+            )
+        gone = self.removed(point)
+        return self.trained(gone, point.seed) if point.trained else self.model.remove(gone)
+
+    def removed(self, point: Point) -> Sequence[Head]:
+        heads = list(self.model.heads.only(["encoder-self"]))
+        if point.chosen == "gates, cut":
+            file = self.file(Point("gates", point.kept, 1))
+            stay = json.loads(file.read_text())["heads"].split()
+            return [head for head in heads if f"{head.layer}/{head.head}" not in stay]
+        how, _, number = point.chosen.partition(" ")
+        if how == "random":
+            draw = random.Random(1)
+            order = [draw.sample(heads, len(heads)) for _ in range(int(number))][-1]
         else:
-            orders = orders_of(self.model, seed)
-            order = orders.get(chosen) or by_gradient(self.model, self.dev, self.work)
-            gone = order[: len(order) - count]
-        return self.trained(gone, seed) if trains else self.model.remove(gone)
+            dev = resampled(self.dev, int(number)) if number else self.dev
+            order = by_gradient(self.model, dev, self.work / f"{point.chosen}.json")
+        return order[: len(order) - point.kept]
 
     def trained(self, removed: Sequence[Head], seed: int) -> hw.Model:
         """The model without some heads, whose encoder was then trained."""
@@ -107,10 +131,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model")
-    for name in ("mono", "dev_source", "dev_target", "source", "target", "work", "table"):
+    for name in ("mono", "dev", "source", "target", "work", "table"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--count", type=int, action="append")
-    parser.add_argument("--chosen", choices=CHOSEN, action="append")
+    parser.add_argument("--chosen", choices=[*CHOSEN, *MORE], action="append")
     parser.add_argument("--seed", type=int, action="append")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--untrained", action="store_true")
@@ -118,59 +142,68 @@ def main() -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     model = hw.load(given.model)
     text = model.task.unread(model.task.read(given.mono))
-    splits = {
-        "dev": hw.ParallelText.read(given.dev_source, given.dev_target),
-        "test": hw.ParallelText.read(given.source, given.target),
-    }
-    own_dev = model.task.completed(Text.from_lines(splits["dev"].sources))
-    curve = Curve(model, text, own_dev, given.epochs, given.work)
+    pairs = hw.ParallelText.read(given.source, given.target)
+    lines = given.dev.read_text(encoding="utf-8").splitlines()
+    curve = Curve(
+        model, text, model.task.completed(Text.from_lines(lines)), given.epochs, given.work
+    )
 
-    def translated(one: hw.Model) -> dict[str, list[str]]:
-        return {split: one.translate(pairs.sources, beam=1) for split, pairs in splits.items()}
-
-    made: dict[Point, dict[str, Any]] = {("whole", 48, 0): {**translated(model), "heads": ""}}
-    for count, chosen, seed in product(
-        given.count or COUNTS, given.chosen or CHOSEN, given.seed or [1]
-    ):
-        file = curve.file(chosen, count, seed)
-        if given.untrained:
-            file = file.with_stem(f"untrained {file.stem}")
+    points = [
+        Point(chosen, count, seed)
+        for count, chosen, seed in product(
+            given.count or COUNTS, given.chosen or CHOSEN, given.seed or [1]
+        )
+    ]
+    if given.untrained:
+        # the same heads for every seed, and gates have none before they learn
+        cut = [point._replace(seed=1, trained=False) for point in points if point.chosen != "gates"]
+        points += list(dict.fromkeys(cut))
+    made: dict[Point, dict[str, Any]] = {}
+    for point in [Point("whole", model.heads.only(["encoder-self"]).total, 0), *points]:
+        file = curve.file(point)
         if not file.exists():
             begun = time.process_time()
-            small = curve.smaller(chosen, count, seed, not given.untrained)
+            small = curve.smaller(point) if point in points else model
             spent = time.process_time() - begun
             left = sorted(set(small.heads_left.kept) & set(model.heads.only(["encoder-self"])))
             heads = " ".join(f"{head.layer}/{head.head}" for head in left)
-            facts = {**translated(small), "heads": heads, "processor_seconds": spent}
+            translations = small.translate(pairs.sources, beam=1)
+            facts = {"translations": translations, "heads": heads, "processor_seconds": spent}
             file.write_text(json.dumps(facts))
-        made[chosen, count, seed] = json.loads(file.read_text())
-        write(made, splits, given.table)
+        made[point] = json.loads(file.read_text())
+    write(made, pairs, given.table)
 
 
-def write(
-    made: dict[Point, dict[str, Any]], splits: dict[str, hw.ParallelText], table: Path
-) -> None:
+def write(made: dict[Point, dict[str, Any]], pairs: hw.ParallelText, table: Path) -> None:
     places = {point: place for place, point in enumerate(made)}
-    rows = []
-    for split, pairs in splits.items():
-        answers = translation_answers([one[split] for one in made.values()], pairs.targets)
-        for (chosen, count, seed), place in places.items():
-            bleu, change = answers.number(place), answers.change(place)
-            row = {"kept": count, "chosen": chosen, "seed": seed, "split": split}
-            row |= {"bleu": bleu.value, "low": bleu.low, "high": bleu.high}
-            row |= {"difference": change.value, "difference_low": change.low}
-            row |= {"difference_high": change.high, "p": change.p}
-            best = places.get(("gradient", count, seed), place)
-            if best != place:
-                ahead = answers.change(best, place)
-                row |= {"ahead": ahead.value, "ahead_low": ahead.low}
-                row |= {"ahead_high": ahead.high}
-            own = made[chosen, count, seed]
-            rows.append(
-                row | {"processor_seconds": own.get("processor_seconds"), "heads": own["heads"]}
-            )
+    systems = [one["translations"] for one in made.values()]
+    answers = translation_answers(systems, pairs.targets, (BLEU, CHRF))
+    rows: list[dict[str, Any]] = []
+    for point, place in places.items():
+        row: dict[str, Any] = point._asdict()
+        for quality in (BLEU, CHRF):
+            own = answers.by(quality)
+            number, change = own.number(place), own.change(place)
+            name = quality.name
+            row |= {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
+            row |= named(f"{name}_difference", change)
+            if quality == BLEU:
+                row["p"] = change.p
+        for name, other in (
+            ("ahead", point._replace(chosen="gradient")),
+            ("gained", point._replace(trained=False, seed=1)),
+        ):
+            at = places.get(other, place)
+            if at != place:
+                better, worse = (at, place) if name == "ahead" else (place, at)
+                row |= named(name, answers.change(better, worse))
+        spent = {key: made[point].get(key) for key in ("processor_seconds", "heads")}
+        rows.append(row | spent)
     pd.DataFrame(rows).to_csv(table, index=False, float_format="%.4g")
-    print(rows[-1], flush=True)
+
+
+def named(name: str, change: Any) -> dict[str, float]:
+    return {name: change.value, f"{name}_low": change.low, f"{name}_high": change.high}
 
 
 if __name__ == "__main__":

@@ -9,16 +9,17 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Collection
 from functools import partial
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
-from scipy.stats import fisher_exact, mannwhitneyu
 
 from headwise.core.heads import KINDS, Head, Kind
 from headwise.core.measured import UNPRUNED
 from headwise.core.qualities import BETTER, BLEU, WORD_ERROR_RATE, WORSE, Number
-from headwise.core.statistics import auroc_interval
+from headwise.core.statistics import auroc_interval, kept_of_marked, marked_in_groups
 from headwise.faces.report import models
 from headwise.faces.report.charts import Figure, Panel
 from headwise.faces.report.format import (
@@ -50,6 +51,7 @@ UNSURE = "cannot tell"
 NOT_TESTED = "not tested"
 NO_TRANSLATOR = "cannot tell: the model does not translate yet"
 MOST_OF_THEM = 0.5  # of the encoder heads: what counts as most of them
+SURE = 0.05  # p below which a comparison within layers supports a claim
 FREE_SHARE = 0.2  # of all heads: what Michel et al. removed without training
 ENCODER_LOSS = 0.15  # BLEU: theirs, of 38 of 48 encoder heads
 JOINT_LOSS = 0.24  # BLEU: theirs, of 86 of 144 heads
@@ -256,7 +258,9 @@ def all_or_none(having: set[Head]) -> ClaimOutcome:
 
 
 def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
-    """How well relevance and confidence tell encoder heads with a role from the others (area under the ROC curve)."""
+    """How well relevance and confidence tell encoder heads with a role from the others of their layer: the area under the
+    ROC curve within layers and over all heads. Figure 1 sorts heads within layers, and relevance adds up to 1 in each, so
+    a score that follows the layer marks no head."""
     sides = encoder_heads_with_roles(run)
     if sides is None:
         return None
@@ -264,28 +268,35 @@ def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
     if not having or not others:
         return all_or_none(having)
     relevance = [name for name in run.heads["measure"].unique() if name.startswith("lrp")]
-    areas = {}
+    texts = []
+    p = []
     for measure in (*relevance[:1], "confidence"):
         values = values_by_head(run, measure)
-        ours = [values[head] for head in having if head in values]
-        rest = [values[head] for head in others if head in values]
-        if ours and rest:
-            # U over the number of pairs is the area under the ROC curve.
-            area = float(mannwhitneyu(ours, rest).statistic) / (len(ours) * len(rest))
-            low, high = auroc_interval(area, len(ours), len(rest))
-            areas[measure_name(measure)] = {"value": area, "low": low, "high": high}
-    if not areas:
+        heads = [head for head in sorted(having | others) if not isnan(values.get(head, nan))]
+        scores = np.array([values[head] for head in heads])
+        marked = np.array([head in having for head in heads], dtype=bool)
+        inside = marked_in_groups(scores, marked, np.array([head.layer for head in heads]))
+        if not inside.pairs:
+            continue
+        whole = marked_in_groups(scores, marked, np.zeros(len(heads)))
+        low, high = auroc_interval(whole.share, int(marked.sum()), int((~marked).sum()))
+        area = estimate({"value": whole.share, "low": low, "high": high}, "{:.2f}".format)
+        won = f"{inside.won:g} of {inside.pairs} pairs, {inside.share:.2f}"
+        texts.append(
+            f"{measure_name(measure)} {won}, {probability_fact(inside.p)} (over all heads {area})"
+        )
+        p.append(inside.p)
+    if not p:
         return None
-    texts = [f"{name} {estimate(area, '{:.2f}'.format)}" for name, area in areas.items()]
-    here = f"area under the curve: {listed(texts)}, {len(having)} heads with a role"
-    # One half is also the area of a score that tells nothing.
-    above = [area["low"] > MOST_OF_THEM for area in areas.values()]
-    below = [area["high"] < MOST_OF_THEM for area in areas.values()]
+    here = f"within layers: {'; '.join(texts)}; {len(having)} heads with a role"
+    above = [one < SURE for one in p]
+    below = [one > 1 - SURE for one in p]
     return by_parts(here, above) if any(above) or all(below) else ClaimOutcome(here, UNSURE)
 
 
 def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
-    """Whether gates keep encoder heads with a role rather than others, in the smallest model that they left."""
+    """Whether gates keep encoder heads with a role rather than others of their layer, in the smallest model that they
+    left: pruning prefers layers, and so does having a role."""
     sides = encoder_heads_with_roles(run)
     known = [model for model in run.pruned if model["learned"] and ENCODER in model["kinds"]]
     smallest = smallest_with_layout(run, known)
@@ -294,15 +305,19 @@ def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
     having, others = sides
     if not having or not others:
         return all_or_none(having)
-    kept = run.layouts[smallest["setting"]].kept
-    ours = len(having & kept)
-    rest = len(others & kept)
-    counts = [[ours, len(having) - ours], [rest, len(others) - rest]]
+    left = run.layouts[smallest["setting"]].kept
+    heads = sorted(having | others)
+    kept, marked = (np.array([head in some for head in heads]) for some in (left, having))
+    layers = np.array([head.layer for head in heads])
     # One-sided, as the claim is: heads with a role stay more often.
-    p = float(fisher_exact(counts, alternative="greater").pvalue)
-    both = f"{ours} of {len(having)} with a role and {rest} of {len(others)} others stay"
-    here = f"{smallest['label']}: {both}, {probability_fact(p)}"
-    return ClaimOutcome(here, SUPPORTS if p < 0.05 else UNSURE)
+    ours, expected, p = kept_of_marked(kept, marked, layers)
+    _, of_all, p_of_all = kept_of_marked(kept, marked, np.zeros(len(heads)))
+    both = f"{ours} of {len(having)} with a role and {int(kept.sum()) - ours} of {len(others)} others stay"
+    here = (
+        f"{smallest['label']}: {both}; of as many heads of each layer {expected:.1f} with a role would, "
+        f"{probability_fact(p)} (of as many of all: {of_all:.1f}, {probability_fact(p_of_all)})"
+    )
+    return ClaimOutcome(here, SUPPORTS if p < SURE else UNSURE)
 
 
 def smallest_with_layout(run: FinishedRun, known: Collection[ModelRow]) -> ModelRow | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import beta, binomtest, false_discovery_control, norm
+from scipy.stats import beta, binomtest, false_discovery_control, hypergeom, norm, rankdata
 from scipy.stats import t as student
 
 Numbers = float | np.ndarray
@@ -273,6 +274,75 @@ def auroc_interval(value: float, positives: int, others: int) -> tuple[float, fl
     low = 0.0 if value <= nearly else brentq(beyond, nearly, value - nearly)
     high = 1.0 if value >= 1 - nearly else brentq(beyond, value + nearly, 1 - nearly)
     return low, high
+
+
+@dataclass(frozen=True)
+class MarkedInGroups:
+    """How high numbers of marked units are beside the others of their own group, such as heads with a role beside the
+    others of their layer.
+
+    won, pairs: of the pairs of a marked and an unmarked unit of one group, those in which the marked one has the higher
+    number (half for equal ones), and all. share: of won in pairs, the area under the ROC curve within groups; not a number
+    without pairs. p: how often marks that are shuffled within every group win as many (one-sided, exact).
+    """
+
+    won: float
+    pairs: int
+    p: float
+
+    @property
+    def share(self) -> float:
+        return self.won / self.pairs if self.pairs else float("nan")
+
+
+def marked_in_groups(values: np.ndarray, marked: np.ndarray, groups: np.ndarray) -> MarkedInGroups:
+    """Compare numbers of marked units with those of unmarked ones, only within groups (a stratified Wilcoxon test; van
+    Elteren 1960, with equal weights of pairs).
+
+    values, marked, groups: one for each unit. Every way of marking as many units of each group counts, so nothing is drawn.
+    """
+    won, pairs = 0.0, 0
+    chances = np.ones(1)  # of twice the pairs won: 0, 1, 2 …
+    for group in np.unique(groups):
+        here = groups == group
+        count, others = int(marked[here].sum()), int((~marked[here]).sum())
+        if not count or not others:
+            continue
+        doubled = np.rint(2 * rankdata(values[here])).astype(int)
+        least = count * (count + 1)  # twice the rank sum of the lowest places
+        won += (doubled[marked[here]].sum() - least) / 2
+        pairs += count * others
+        ways = sums_of_subsets(doubled, count)[least:]
+        chances = np.convolve(chances, ways / ways.sum())
+    return MarkedInGroups(won, pairs, min(1.0, float(chances[round(2 * won) :].sum())))
+
+
+def sums_of_subsets(numbers: np.ndarray, size: int) -> np.ndarray:
+    """Of all subsets of so many of these numbers, how many have the sum 0, 1, 2 …; numbers are whole and not below 0."""
+    ways = np.zeros((size + 1, int(numbers.sum()) + 1))
+    ways[0, 0] = 1
+    for number in numbers:
+        # the larger subsets first, so that no number is taken twice
+        for taken in range(size, 0, -1):
+            ways[taken, number:] += ways[taken - 1, : ways.shape[1] - number]
+    return ways[size]
+
+
+def kept_of_marked(
+    kept: np.ndarray, marked: np.ndarray, groups: np.ndarray
+) -> tuple[int, float, float]:
+    """How many marked units are among the kept ones, how many a draw of as many units of every group would have, and how
+    often such a draw has as many or more (one-sided, exact: a hypergeometric distribution for each group)."""
+    expected = 0.0
+    chances = np.ones(1)
+    for group in np.unique(groups):
+        here = groups == group
+        size, of_marked, of_kept = (int(one.sum()) for one in (here, marked[here], kept[here]))
+        expected += of_marked * of_kept / size
+        drawn = hypergeom(size, of_marked, of_kept).pmf(np.arange(min(of_marked, of_kept) + 1))
+        chances = np.convolve(chances, drawn)
+    found = int((kept & marked).sum())
+    return found, expected, min(1.0, float(chances[found:].sum()))
 
 
 def ratio_interval(

@@ -6,6 +6,8 @@ import math
 
 import pandas as pd
 
+STATED = {"area": "loss", "spearman": "rank", "spearman.within": "within layers"}
+
 
 def judged(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of faithfulness.csv in which scores are compared with one truth; no row without any."""
@@ -66,7 +68,7 @@ def judge_lines(table: pd.DataFrame) -> list[str]:
     values = found["value"].to_dict()
     lines = [
         "  Which score to trust. Loss: mean while heads are removed in its order, in nats per token; rank: correlation "
-        "with exact ablation:"
+        "with exact ablation, over all heads and within layers:"
     ]
 
     def order(name: str) -> tuple[float, float]:
@@ -74,7 +76,7 @@ def judge_lines(table: pd.DataFrame) -> list[str]:
 
     for name in sorted(set(found.index.get_level_values("measure")), key=order):
         cells = []
-        for statistic, title in (("area", "loss"), ("spearman", "rank")):
+        for statistic, title in STATED.items():
             if (name, statistic) in values:
                 one = found.loc[(name, statistic)]
                 ends = f" [{one['low']:.2f}, {one['high']:.2f}]" if one["low"] == one["low"] else ""

@@ -78,13 +78,18 @@ def test_every_score_is_paired_head_by_head(content: Content, found: Runs) -> No
     assert [low, high] == pytest.approx(ends, abs=0.01)
 
 
-def test_heads_kept_in_both(content: Content) -> None:
+def test_heads_kept_in_both(content: Content, both: tuple[FinishedRun, FinishedRun]) -> None:
     layouts = content["paired_heads"]["layouts"]
     kept = {row[0]: row[1:] for row in cells(layouts)}
     only = ["encoder-self/0/6 and encoder-self/2/6", "encoder-self/0/5 and encoder-self/2/7"]
     # 9 · 9 / 24 would be the same at random.
-    both = "7, of 9 by A and 9 by B"
-    assert kept["λ\u00a0=\u00a00.05"] == [both, f"{81 / 24:.1f}", *only]
+    shared = "7, of 9 by A and 9 by B"
+    a, b = ({head.layer: 0 for head in run.layouts["lambda-0.05"].kept} for run in both)
+    for counts, run in zip((a, b), both, strict=True):
+        for head in run.layouts["lambda-0.05"].kept:
+            counts[head.layer] += 1
+    within = sum(a[layer] * b.get(layer, 0) / 8 for layer in a)
+    assert kept["λ\u00a0=\u00a00.05"] == [shared, f"{81 / 24:.1f}", f"{within:.1f}", *only]
     maps = content["paired_heads"]["maps"]
     assert [figure.title.partition(":")[0] for figure in maps] == ["A · first", "B · second"]
     for figure, letter in zip(maps, "AB", strict=True):

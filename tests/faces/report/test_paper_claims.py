@@ -108,6 +108,28 @@ def test_heads_with_roles_are_counted_and_compared_with_the_others(run: Finished
     assert "6 heads with a role" in verdict_of(run, "Relevance and confidence")[0]
 
 
+def test_a_score_that_follows_the_layer_marks_no_head(tmp_path: Path) -> None:
+    """All heads with a role but one are in the last layer, where every head is confident: over all heads confidence
+    tells them from the others, and among the heads of a layer it does not."""
+    able = [(2, head) for head in range(6)] + [(1, 0)]
+
+    def confident(table: pd.DataFrame) -> pd.DataFrame:
+        rows = (table["kind"] == "encoder-self") & table["measure"].str.match("confidence|lrp")
+        last = table["layer"] == 2
+        # within the layers the heads with a role have the lowest values
+        return table.assign(value=table["value"].mask(rows, last + table["head"] / 100))
+
+    def roles(table: pd.DataFrame) -> pd.DataFrame:
+        first = table.iloc[:1]
+        return pd.concat([first.assign(layer=layer, head=head) for layer, head in able])
+
+    changed = {"heads.csv": confident, "roles/roles.csv": roles}
+    here, verdict = verdict_of(read_run(make_run(tmp_path, changed)), "Relevance and confidence")
+    assert verdict == CONTRADICTS
+    assert here.count("within layers") == 1 and here.count("0 of 19 pairs, 0.00") == 2
+    assert here.count("(over all heads 0.76") == 2
+
+
 def test_what_carries_no_verdict(tmp_path: Path) -> None:
     """A model that does not translate supports and contradicts nothing; nor do roles where no head has one."""
     bad = make_run(

@@ -6,6 +6,7 @@ What their page shares with that of a grid, such as the table of all models, is 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.heads import KINDS, Head
+from headwise.core.heads import KINDS, Head, HeadMap
 from headwise.core.qualities import Number
 from headwise.core.statistics import rank_interval
 from headwise.core.tables import HEAD_COLUMNS
@@ -302,6 +303,17 @@ def changed_roles(found: Runs) -> Table | None:
     return table("Roles that only one run has", changed, columns, code=lambda role: role[1])
 
 
+def expected_within_layers(one: set[Head], other: set[Head], heads: HeadMap) -> float:
+    """How many heads two draws share that take as many heads of every layer as these two choices."""
+    counts = [
+        Counter((head.kind, head.layer) for head in heads_kept) for heads_kept in (one, other)
+    ]
+    return sum(
+        count * counts[1][kind, layer] / heads.query[kind][layer]
+        for (kind, layer), count in counts[0].items()
+    )
+
+
 def kept_in_both(found: Runs) -> Table | None:
     """Which of the paired heads are kept by models of one setting in both runs."""
     one, other = found.runs.values()
@@ -312,15 +324,16 @@ def kept_in_both(found: Runs) -> Table | None:
         if len(layouts) == 2 and not models.is_random_order(model):
             # Kinds that no one pruned are kept by both, which would look like agreement.
             a, b = ({head for head in mask.kept if head.kind in model["kinds"]} for mask in layouts)
-            rows.append((model, a, b))
+            rows.append((model, a, b, layouts[0].heads))
 
     columns: Columns = {
         "model": lambda row: row[0]["label"],
         "heads kept by both": lambda row: (
             f"{len(row[1] & row[2])}, of {len(row[1])} by A and {len(row[2])} by B"
         ),
-        # The mean of a hypergeometric distribution: two independent draws from one model's heads.
+        # The mean of a hypergeometric distribution: two independent draws from one model's heads, or from each layer's.
         "expected at random": lambda row: f"{len(row[1]) * len(row[2]) / row[0]['total']:.1f}",
+        "expected within layers": lambda row: f"{expected_within_layers(*row[1:]):.1f}",
         "only by A": lambda row: listed(sorted(map(str, row[1] - row[2]))),
         "only by B": lambda row: listed(sorted(map(str, row[2] - row[1]))),
     }

@@ -83,6 +83,9 @@ def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
     ceiling = next(iter(by_measure(found, "ceiling")["value"]), None)
     label = "Rank correlation with exact ablation"
     add(label, values.get((best, "spearman")), "", 0.5, "the ablation with itself", ceiling)
+    ceiling = next(iter(by_measure(found, "ceiling.within")["value"]), None)
+    label = "The same within layers"
+    add(label, values.get((best, "spearman.within")), "", 0.5, "the ablation with itself", ceiling)
     return facts
 
 
@@ -148,9 +151,11 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
 
     Empty where the run did not judge scores, or an interval is missing.
     """
-    found = judged(run.faithfulness)
-    found = found[(found["statistic"] == "spearman") & (found["kinds"] == kind)]
-    found = found[found["against"].str.startswith("ablation")]
+    table = judged(run.faithfulness)
+    table = table[(table["kinds"] == kind) & table["against"].str.startswith("ablation")]
+    inside = table[table["statistic"] == "spearman.within"].drop_duplicates("measure")
+    within = inside.set_index("measure").to_dict("index")
+    found = table[table["statistic"] == "spearman"]
     found = found[~found["measure"].str.startswith("ablation")].dropna(subset=["low", "high"])
     if found.empty:
         return ""
@@ -161,6 +166,8 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
         f"{capital(measure_name(str(name)))} orders these {best['n']:.0f} heads most like exact ablation: "
         f"rank correlation {write(best)}"
     )
+    if name in within:
+        text += f", within layers {write(within[name])}"
     if measure != name and measure in rows:
         surely = "" if rows[measure]["high"] < best["low"] else "not significantly "
         text += f" ({measure_name(measure)}: {write(rows[measure])}, {surely}lower)"
