@@ -1145,7 +1145,7 @@ class TestStart:
         self, refused: Refused, pairs: list[str], place: Path, model: str, tmp_path: Path
     ) -> None:
         score = ["score", model, *pairs, "--out", tmp_path / "score"]
-        assert "The measure 'fame' is unknown; there is confidence" in refused(
+        assert "the measure 'fame' is unknown; there is confidence" in refused(
             *score, "--measure", "fame"
         )
         assert not (tmp_path / "score").exists()

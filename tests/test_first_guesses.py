@@ -292,7 +292,7 @@ def without_a_name() -> None:
         ),
         (
             lambda f: hw.score(asker("gpt2"), lines(3), "ablation", time=60),
-            "'60': give a number and",
+            "60 … give a number and",
         ),
         (
             lambda f: hw.score(asker("gpt2"), lines(3), progress=True),

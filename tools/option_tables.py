@@ -25,7 +25,7 @@ from headwise.study.plan import (
     GreedySweep,
     Plan,
     RolesSection,
-    Scoring,
+    ScoringSection,
     Speed,
 )
 
@@ -43,7 +43,7 @@ def option_table(options: type[BaseModel], names: Iterable[str]) -> str:
         description = field.description or ""
         meaning = f"{description[:1].upper()}{description[1:]}."
         more = field.json_schema_extra
-        if isinstance(more, dict):
+        if isinstance(more, dict) and "page" in more:
             meaning += f" [More]({more['page']})."
         rows.append(f"| `{name}` | {written(default)} | {meaning} |")
     return "\n".join(rows)
@@ -124,7 +124,7 @@ def tables() -> dict[Path, dict[str, str]]:
         "top": option_table(Plan, top),
         "data": option_table(DataSection, DataSection.model_fields),
         "embedded": option_table(Embedded, Embedded.model_fields),
-        "scoring": option_table(Scoring, Scoring.model_fields),
+        "scoring": option_table(ScoringSection, ScoringSection.model_fields),
         "roles": option_table(RolesSection, RolesSection.model_fields),
         "choice": option_table(Choice, Choice.model_fields),
         "speed": option_table(Speed, Speed.model_fields),

@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.data.text import PromptPairs
 from headwise.importance.interactions import interactions
 from headwise.importance.measures import measure, resolve_measures
-from headwise.importance.sample import duration_seconds
+from headwise.importance.options import TimedScoring
 from headwise.importance.untrained import untrained
 from headwise.models.evaluation.corrupted_outputs import corrupted_outputs
 from models.attention.families import FAMILIES, build
@@ -71,9 +71,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: scored("marian", ["lrp"], judge=True), "judged by ablation.zero, … add it"),
     (lambda: hw.score(asker("gpt2"), lines(6), judge=True, time="1m"), "leave the time out"),
     (lambda: untrained(asker(), -1), "The seed is -1"),
-    (lambda: scored("marian", ["confidence"], untrained=-1), "untrained is -1"),
+    (lambda: scored("marian", ["confidence"], untrained=-1), "'untrained' is -1"),
     *(
-        (lambda words=words: duration_seconds(words), "such as 90s, 10m or 1h")
+        (lambda words=words: TimedScoring(time=words), "such as 90s, 10m or 1h")
         for words in ("", "10", "m", "-1m", "0s", "0.0h", "10 m", "10min", "1e3s")
     ),
     # interactions

@@ -20,6 +20,7 @@ from headwise.core.heads import Site
 from headwise.core.progress import silent
 from headwise.importance import scores
 from headwise.importance.interactions import removal_effects
+from headwise.importance.options import TimedScoring
 from headwise.importance.passes import run_passes
 from headwise.importance.scores import ScorePlan
 from headwise.importance.work import work_on
@@ -260,11 +261,11 @@ def test_what_a_score_will_take_counts_windows(
     said = text_line(batches)
     assert f"{WINDOWS} windows, {READ} tokens, of 5 sentences" in said
     assert "windows of 10 tokens, each 5 after the last; left out: nothing" in said
-    one = ScorePlan(model, text(), ["ablation.zero"]).forecast()
+    one = ScorePlan(model, text(), TimedScoring(measures=["ablation.zero"])).forecast()
     assert one.parts == ["ablation.zero"] and one.seconds > 0
     monkeypatch.setattr(scores, "text_seconds", lambda model, text: 1.0)
-    one = ScorePlan(model, text(), ["ablation.zero"]).forecast()
-    few = ScorePlan(model, text(), ["ablation.zero"], untrained=2).forecast()
+    one = ScorePlan(model, text(), TimedScoring(measures=["ablation.zero"])).forecast()
+    few = ScorePlan(model, text(), TimedScoring(measures=["ablation.zero"], untrained=2)).forecast()
     assert few.seconds == pytest.approx(3 * one.seconds)
 
 

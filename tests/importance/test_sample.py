@@ -15,7 +15,7 @@ from headwise.importance import ablation, sample
 from headwise.importance.ablation import ablate
 from headwise.importance.control_variate import controlled
 from headwise.importance.gradient import gradients
-from headwise.importance.sample import duration_seconds
+from headwise.importance.options import TimedScoring
 from headwise.importance.scores import Scores
 from headwise.models.evaluation.sums import SentenceSums
 from headwise.models.tasks.batches import Shuffled
@@ -42,7 +42,7 @@ def facts_of(scores: Scores) -> dict[str, Any]:
     ("words", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("0.5s", 0.5)]
 )
 def test_a_time(words: str, seconds: float) -> None:
-    assert duration_seconds(words) == seconds
+    assert TimedScoring(time=words).seconds == seconds
 
 
 def test_random_order_reads_every_sentence_once() -> None:

@@ -40,10 +40,14 @@ Penalty = Annotated[float, Field(ge=0)]
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
-def option(default: Any, description: str, page: str = "", **limits: Any) -> Any:
-    """A field. page: where docs/plan.md sends readers for more, from docs/ on."""
-    more = {"page": page} if page else None
-    return Field(default=default, description=description, json_schema_extra=more, **limits)  # type: ignore[arg-type]
+def option(
+    default: Any, description: str, page: str = "", flag: str = "", value: str = "", **limits: Any
+) -> Any:
+    """A field. page: where docs/plan.md sends readers for more, from docs/ on. flag: of the command line, where it is not
+    the field's name. value: what the help calls its value, where it is not called by its type."""
+    facts = {"page": page, "flag": flag, "value": value}
+    more: Any = {name: fact for name, fact in facts.items() if fact}
+    return Field(default=default, description=description, json_schema_extra=more, **limits)
 
 
 class Options(BaseModel):

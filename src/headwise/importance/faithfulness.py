@@ -45,7 +45,7 @@ from headwise.models.model import Model
 from headwise.models.tasks.batches import Batches, Fold
 
 TRUTH = "ablation.zero"  # that scores are compared with
-RANDOM_ORDERS = 5  # of removal, that the orders of scores are compared with
+
 TOP_SHARES = {"precision@10%": 0.1, "precision@25%": 0.25, "precision@50%": 0.5}
 MANY_HEADS = 128  # from this number of heads on, sorting is faster than comparing pairs
 PAIRS_AT_ONCE = 2**20  # pairs of heads compared together

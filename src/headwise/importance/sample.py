@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from accelerate import PartialState
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head
@@ -26,23 +24,6 @@ FEWEST_SAMPLED = 32  # sentences before ranks can settle
 SAMPLE_POSITIONS = 256  # positions in a batch of a sample
 MEANS = 0.25  # of the time: what a reading for mean outputs takes, at most
 FIRST_ORDER = 2.5  # forwards that a forward and a backward pass take
-TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def duration_seconds(duration: str) -> float:
-    """The seconds of a time such as `90s`, `10m` or `1.5h`. Raises HeadwiseError for other words, and in a run of several
-    processes, which share a text and must stop together."""
-    written = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(duration))
-    if written is None or not float(written[1]):
-        raise HeadwiseError(
-            f"The time is '{str(duration)[:20]}': give a number and a unit, such as 90s, 10m or 1h."
-        )
-    # each would stop at another sentence
-    if PartialState().num_processes > 1:
-        raise HeadwiseError(
-            "Several processes share the text and read all of it: leave the time out, or run one process."
-        )
-    return float(written[1]) * TIME_UNITS[written[2]]
 
 
 class Sample:

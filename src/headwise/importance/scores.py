@@ -18,7 +18,7 @@ from headwise.core.errors import HeadwiseError, called_as, did_you_mean, shown_v
 from headwise.core.folders import as_path
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, Kind, describe
-from headwise.core.options import Search
+from headwise.core.options import Search, validated
 from headwise.core.progress import Report, parts, shown
 from headwise.core.result import Result, top_rows
 from headwise.core.statistics import rank_interval
@@ -32,7 +32,6 @@ from headwise.core.tables import (
     score_table,
 )
 from headwise.importance.faithfulness import (
-    RANDOM_ORDERS,
     TRUTH,
     check_faithfulness,
     faithfulness,
@@ -43,9 +42,9 @@ from headwise.importance.interactions import work_of_pairs
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import Measure, facts, measure, passes, resolve_measures
 from headwise.importance.most_faithful import judge_lines
+from headwise.importance.options import TimedScoring
 from headwise.importance.passes import labelled, refuse_unscorable, run_passes, usual_measures
 from headwise.importance.ranks import spearman, stability
-from headwise.importance.sample import duration_seconds
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import work_on
 from headwise.models.environment import environment_info
@@ -96,12 +95,13 @@ def score(
     """
     if isinstance(measures, str | Measure):
         measures = [measures]
-    plan = ScorePlan(
-        as_model(model), text, measures, judge=judge, untrained=untrained, time=time, seed=seed
-    )
-    return plan.run(progress)
+    named = None if measures is None else resolve_measures(measures)
+    given = {"measures": named, "judge": judge, "untrained": untrained, "time": time}
+    options = validated(TimedScoring, given, "score")
+    return ScorePlan(as_model(model), text, options, seed=seed).run(progress)
 
 
+DEFAULT = TimedScoring()
 USUAL_SECONDS = 120.0  # for ablations of a language model where no measure is named
 CONTROLS_PART = "untrained controls"
 PASSES = "passes"
@@ -111,62 +111,64 @@ JUDGE = "judge"
 class ScorePlan:
     """What `score` measures and reads, before it does: for its time, and for a command that goes on after it was killed.
 
-    Arguments as of `score`. place: a folder that keeps finished passes until the score is written. Raises HeadwiseError
-    for what cannot be scored, before any work.
+    place: a folder that keeps finished passes until the score is written. Raises HeadwiseError for what cannot be
+    scored, before any work.
     """
 
     def __init__(
         self,
         model: Model,
         text: AnyText | Given | OwnInputs,
-        measures: Sequence[str | Measure] | None = None,
+        options: TimedScoring = DEFAULT,
         *,
-        judge: bool = False,
-        untrained: int = 0,
-        time: str | None = None,
         seed: int = 0,
         place: Path | None = None,
     ) -> None:
         check_seed(seed)
         self.model = model
         self.batches = batches = model.task.batches(text)
-        self.judge = judge
-        self.untrained = untrained
+        self.options = options
         self.seed = seed
-        # processes that share a text read all of it, because they must stop together
         alone = PartialState().num_processes == 1
-        if time is not None:
-            if judge:
+        if options.time is not None:
+            if options.judge:
                 raise HeadwiseError(
                     "The judge compares scores with ablation on the whole text: leave the time out."
                 )
-            batches.time_limit = duration_seconds(time)
-        elif model.task.samples_text and measures is None and not judge and alone:
+            # each process would stop at another sentence
+            if not alone:
+                raise HeadwiseError(
+                    "Several processes share the text and read all of it: leave the time out, or run one process."
+                )
+            batches.time_limit = options.seconds
+        elif model.task.samples_text and options.measures is None and not options.judge and alone:
             batches.time_limit = USUAL_SECONDS
 
-        names = usual_measures(model, batches) if measures is None else measures
-        self.measures = names = resolve_measures(names)
+        named = options.measures
+        self.measures = names = usual_measures(model, batches) if named is None else named
         if not names:
             raise HeadwiseError(
                 "No measure was named: give some, such as ['gradient'], or leave them out for the usual ones."
             )
         # A model without a loss has no truth either, which a word on what is missing would not say.
-        refuse_unscorable(model, [*names, TRUTH] if judge else names, batches)
-        if judge:
+        refuse_unscorable(model, [*names, TRUTH] if options.judge else names, batches)
+        if options.judge:
             check_faithfulness(batches, names)
         self.finished = FinishedPasses(place, model, batches, seed) if place and alone else None
         self.left = self.finished.left(names) if self.finished else names
         work = work_on(model, batches)
+        judged = work_of_judge(work, names, options.random_orders) if options.judge else {}
         self.work = {  # in forwards over the text
-            CONTROLS_PART: work_of_controls(work, names, untrained),
+            CONTROLS_PART: work_of_controls(work, names, options.untrained),
             PASSES: work.of_measures(self.left),
-            JUDGE: sum(work_of_judge(work, names, RANDOM_ORDERS).values()) if judge else 0.0,
+            JUDGE: sum(judged.values()),
         }
 
-    def forecast(self, pairs: int = 0) -> Forecast:
-        """What the score will take, and `interactions` of so many pairs. Takes a few seconds itself."""
+    def forecast(self) -> Forecast:
+        """What the score will take, and `interactions`. Takes a few seconds itself."""
         model, batches = self.model, self.batches
         reads = work_on(model, batches)
+        pairs = self.options.interactions
         work = {**self.work, "pairs of heads": work_of_pairs(reads, pairs) if pairs else 0.0}
         forward = text_seconds(model, batches)
         seconds = forward * sum(work.values())
@@ -188,6 +190,7 @@ class ScorePlan:
     def run(self, progress: Report | None = None) -> Scores:
         """The scores. progress: as of `score`."""
         model, batches, seed = self.model, self.batches, self.seed
+        options = self.options
         with shown("score", progress) as report:
             reports = parts(report, self.work)
             # controls make batches of their own from what the user gave
@@ -196,7 +199,7 @@ class ScorePlan:
                 model,
                 text,
                 self.measures,
-                self.untrained,
+                options.untrained,
                 seed,
                 reports[CONTROLS_PART],
                 batches.time_limit,
@@ -210,12 +213,12 @@ class ScorePlan:
                 self.measures,
                 measurement,
                 seed,
-                controls if self.untrained else None,
+                controls if options.untrained else None,
             )
-            if self.judge:
+            if options.judge:
                 judging = labelled(reports[JUDGE], JUDGE)
                 agreement, curves = faithfulness(
-                    model, batches, measurement.sums, RANDOM_ORDERS, seed, judging
+                    model, batches, measurement.sums, options.random_orders, seed, judging
                 )
                 scores = replace(scores, faithfulness=agreement, curves=curves)
             report(1.0, "done")

@@ -103,7 +103,7 @@ class ScorePass(
 def score_passes(run: RunContext) -> list[ScorePass]:
     """A step for every pass over the dev text that the measures need."""
     steps = []
-    for label, names in passes(run.scoring.measures).items():
+    for label, names in passes(run.measures).items():
         steps.append(ScorePass(label, tuple(names)))
     return steps
 
@@ -143,7 +143,7 @@ class ScoreUntrained(
     def inputs(self, run: RunContext) -> dict[str, Any]:
         scoring = run.scoring
         return {
-            "measures": scoring.measures,
+            "measures": run.measures,
             "untrained": scoring.untrained,
             **run.seed_and("dev"),
         }
@@ -151,7 +151,7 @@ class ScoreUntrained(
     def forwards(self, run: RunContext) -> float:
         work = run.workload
         scoring = run.scoring
-        return work.sentences * work_of_controls(work, scoring.measures, scoring.untrained)
+        return work.sentences * work_of_controls(work, run.measures, scoring.untrained)
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         scoring = run.scoring
@@ -163,7 +163,7 @@ class ScoreUntrained(
             )
         count = 0 if offloaded else scoring.untrained
         found = score_untrained(
-            model, run.text("dev"), scoring.measures, count, run.plan.seed, run.progress
+            model, run.text("dev"), run.measures, count, run.plan.seed, run.progress
         )
         if run.main:
             write_csv(UNTRAINED_SCORES, found, work)
@@ -196,7 +196,7 @@ class Score(
         )
         text = model.task.batches(run.text("dev"))
         scores = collect_scores(
-            model, text, scoring.measures, read_scores(run), run.plan.seed, controls
+            model, text, run.measures, read_scores(run), run.plan.seed, controls
         )
         SCORES.save(scores.table, scores.signature, work / STAGING)
         write_csv(LRP, relevance_table(scores.relevance), work)
@@ -266,7 +266,7 @@ class Judge(
     def forwards(self, run: RunContext) -> float:
         work = run.workload
         scoring = run.scoring
-        judged = work_of_judge(work, scoring.measures, scoring.random_orders)
+        judged = work_of_judge(work, run.measures, scoring.random_orders)
         return work.sentences * sum(judged.values())
 
     def make(self, run: RunContext, work: Path) -> StepResult:

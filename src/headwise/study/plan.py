@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,9 +45,10 @@ from headwise.core.options import (
 from headwise.core.units import refuse_counts
 from headwise.data.embedded import PAIR_COUNTS
 from headwise.data.lines import existing_file, one_sided
-from headwise.importance.measures import resolve_measures, usual
+from headwise.importance.options import Scoring
 from headwise.pruning.controls import control
 from headwise.pruning.removal_scores import removal_scores
+from headwise.roles.options import Trees
 
 TextNames = (
     str | list[str]
@@ -60,6 +62,13 @@ LEFT_TO_TASK = {"training": {"label_smoothing"}, "scoring": {"measures", "pruned
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+
+def changed(options: type[BaseModel], name: str, default: Any) -> Any:
+    """A field of a class of options, with another default."""
+    field = copy(options.model_fields[name])
+    field.default = default
+    return field
 
 
 class Embedded(Strict):
@@ -109,60 +118,23 @@ class DataSection(Strict):
         return self.embedded is not None or self.test is not None
 
 
-class Scoring(Strict):
-    """How every head of the full model is scored, on the dev text."""
+class ScoringSection(Scoring):
+    """How every head of the full model is scored, on the dev text: the options of `headwise score`, most of them in use,
+    and what only a plan has."""
 
-    measures: list[str] = Field(
-        default_factory=usual,
-        description="names of measures, bare names, or all; none: no scoring. Unset: those that `headwise score` takes for "
-        "the task of the model, here translation; relevance (lrp) only there",
-        json_schema_extra={"page": "howto/score.md#choose-a-measure"},
-    )
-    judge: bool = option(
-        True,
-        "compare the scores with exact ablation. Needs ablation.zero among the measures",
-        page="methods/judge.md",
-    )
-    random_orders: int = option(
-        5, "random orders of removal, that the orders of the scores are compared with", ge=1
-    )
-    untrained: int = option(
-        3,
-        "randomly initialised copies of the model, the control of scores and roles. 0: none",
-        page="methods/controls.md#controls-of-scores-and-roles",
-        ge=0,
-    )
-    interactions: int = option(
-        20,
-        "pairs of heads that are switched off, both together. 0: none",
-        page="methods/ablation.md#pairs",
-        ge=0,
-    )
+    judge: bool = changed(Scoring, "judge", True)
+    untrained: int = changed(Scoring, "untrained", 3)
+    interactions: int = changed(Scoring, "interactions", 20)
     pruned: list[str] = option(
         ["confidence", "lrp.ding.pooled", "gradient"],
         "measures that score the heads of every model pruned by gates. Unset: lrp in translation only",
     )
 
-    @field_validator("measures", "pruned")
-    @classmethod
-    def declared(cls, names: list[str]) -> list[str]:
-        try:
-            return resolve_measures(names)
-        except HeadwiseError as error:
-            raise ValueError(str(error)) from None
 
-
-class RolesSection(Strict):
+class RolesSection(Trees):
     """Where heads are tested for roles. The embedded corpus has its own trees; with other data, no treebank and no
     recordings mean no roles."""
 
-    treebank: list[str] = option(
-        [], "CoNLL-U files in the source language, gzip allowed", page="howto/roles.md"
-    )
-    confirm: list[str] = option(
-        [],
-        "files that confirm the roles that were seen on the treebank. Without them, half of its documents confirm",
-    )
     pairs: int = option(
         0,
         "dev pairs that cross attention is tested on. 0: none",
@@ -439,7 +411,7 @@ class Plan(Strict):
         "the shape of a model to train, or a string: a folder, a hub id, a pruned model, a finished study",
     )
     training: Training = Training()
-    scoring: Scoring = Scoring()
+    scoring: ScoringSection = ScoringSection()
     roles: RolesSection = RolesSection()
     pruning: list[AnySweep] = [GateSweep()]
     choice: Choice = Choice()
@@ -538,7 +510,7 @@ class Plan(Strict):
         if isinstance(self.model, str):
             for section, fields in LEFT_TO_TASK.items():
                 for field in fields - getattr(self, section).model_fields_set:
-                    del values[section][field]
+                    values[section].pop(field, None)
             for sweep, written in zip(self.pruning, values["pruning"], strict=True):
                 # The rate follows from what trains, which the task decides.
                 if (
@@ -620,7 +592,7 @@ def make_plan(
     for name, texts in (plan.languages or {"": plan.data}).items():
         refuse_texts(texts, f"{source}: [{f'languages.{name}' if name else 'data'}]")
     for spec in (plan.roles.treebank, plan.roles.confirm):
-        refuse_missing(spec)
+        refuse_missing(spec or [])
     return plan
 
 

@@ -37,7 +37,7 @@ from headwise.study.plan import (
     GateSweep,
     GreedySweep,
     Plan,
-    Scoring,
+    ScoringSection,
     TextNames,
     TopKSweep,
 )
@@ -306,7 +306,7 @@ class RunContext:
         return self.task.quality_on(self.text(split))
 
     @cached_property
-    def scoring(self) -> Scoring:
+    def scoring(self) -> ScoringSection:
         """How heads are scored; measures that the plan leaves open are as usual for the models' task."""
         scoring = self.plan.scoring
         named = usual(self.task.provides)
@@ -321,6 +321,11 @@ class RunContext:
         if "loss" not in self.task.provides and "interactions" not in scoring.model_fields_set:
             changes["interactions"] = 0
         return scoring.model_copy(update=changes)
+
+    @property
+    def measures(self) -> list[str]:
+        """What is measured of every head of the full model."""
+        return self.scoring.measures or []
 
     def allows(self, name: str) -> bool:
         """Whether the task provides what a measure needs of it."""

@@ -52,14 +52,14 @@ class Schedule:
         run = self.run
         scoring = run.scoring
         yield FULL_MODEL
-        if scoring.measures:
+        if self.run.measures:
             yield from score_passes(run)
             if scoring.untrained:
                 yield ScoreUntrained()
             yield Score()
             if scoring.interactions:
                 yield MeasureInteractions()
-            if scoring.judge and "ablation.zero" in scoring.measures:
+            if scoring.judge and "ablation.zero" in self.run.measures:
                 yield Judge()
         if run.role_texts:
             yield FindRoles()

@@ -30,11 +30,14 @@ from headwise.faces.cli.arguments import (
     text_spec,
     text_words,
 )
+from headwise.faces.cli.fields import field_options, given_options, takes_fields
 from headwise.faces.cli.signals import resumable
 from headwise.faces.cli.work import Work
-from headwise.importance.measures import measure, resolve_measures
+from headwise.importance.measures import measure
+from headwise.importance.options import Scoring, TimedScoring
 from headwise.models.devices import usable
 from headwise.models.model_files import refuse_other_models
+from headwise.roles.options import Alignment, Trees
 
 if TYPE_CHECKING:
     from headwise.core.result import Result
@@ -74,18 +77,17 @@ def list_measures(asked: bool) -> None:
     raise typer.Exit
 
 
+SCORE_OPTIONS = field_options(
+    "scoring", {"Controls": TimedScoring}, first=["measures", "judge", "time"]
+)
+
+
+@takes_fields(SCORE_OPTIONS)
 def score(
+    context: typer.Context,
     model: ModelName,
     text: Texts = None,
-    measures: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--measure",
-            help="a measure of --list, or all; repeatable. By default confidence, gradient and ablation.zero, with lrp.ding "
-            "for translation and attribution.zero for a language model; of a model without a loss confidence, entropy and "
-            "dormancy",
-        ),
-    ] = None,
+    limit: Limit = None,
     listed: Annotated[
         bool,
         typer.Option(
@@ -96,39 +98,19 @@ def score(
             help="say what each measure is",
         ),
     ] = False,
-    limit: Limit = None,
-    judged: Annotated[
-        bool, typer.Option("--judge", help="say which measure to believe: compare with ablation")
-    ] = False,
-    untrained: Annotated[
-        int,
-        typer.Option(min=0, help="also score N untrained models, as a control", hidden=True),
-    ] = 0,
-    interactions: Annotated[
-        int,
-        typer.Option(min=0, help="also switch off N pairs of heads, both together", hidden=True),
-    ] = 0,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            "--time",
-            metavar="TIME",
-            help="what ablation may take, such as 10m: it reads sentences until the ranks of the heads settle. By default "
-            "2m for a language or speech model without --measure, and the whole text for others",
-        ),
-    ] = None,
     out: ResultsOut = None,
     dry_run: DryRun = False,
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,
+    **fields: Any,
 ) -> None:
     """How much does every head matter?
 
     Writes a table of all heads, heads.csv. A study has a text of its own, dev."""
     # A wrong name is refused before torch is loaded, which takes seconds.
-    names = resolve_measures(measures) if measures else None
+    options = given_options(context, TimedScoring, SCORE_OPTIONS, fields)
     check_text(model, text)
     from accelerate import PartialState
 
@@ -143,33 +125,25 @@ def score(
     work = Work("score", [model], files, out, quiet, dry_run, main)
     loaded = hw.load(model, device, dtype=dtype)
     given = read_text(loaded, model, text, limit=limit, progress=work.progress, outline=dry_run)
-    plan = ScorePlan(
-        loaded,
-        given,
-        names,
-        judge=judged,
-        untrained=untrained,
-        time=time,
-        seed=seed,
-        place=work.place,
-    )
+    plan = ScorePlan(loaded, given, options, seed=seed, place=work.place)
 
     again = [] if limit is None else ["--limit", str(limit)]
-    for name in dict.fromkeys([*names, "ablation.zero"] if names else []):
+    for name in dict.fromkeys([*options.measures, "ablation.zero"] if options.measures else []):
         again += ["--measure", name]
 
     def run() -> list[Result]:
         results: list[Result] = []
         with resumable(work.place):
             results.append(plan.run(work.progress))
-            if interactions:
+            if options.interactions:
                 how: Any = {"seed": seed, "progress": work.progress}
-                results.append(pairs_of_heads.interactions(loaded, given, interactions, **how))
+                pairs = pairs_of_heads.interactions(loaded, given, options.interactions, **how)
+                results.append(pairs)
         return results
 
     results = work.do(
         run,
-        partial(plan.forecast, interactions),
+        plan.forecast,
         next_command=lambda scores: next_command(loaded, [model, *text_words(text)], again, scores),
     )
     # The tables are written, so nothing is left to go on with.
@@ -200,17 +174,16 @@ def next_command(
     return [*prune, "--measure", next(name for name in preferred if name in measured)]
 
 
+ROLE_OPTIONS = [
+    *field_options("roles", {"Trees": Trees}, first=["treebank"]),
+    *field_options("scoring", {"Controls": Scoring}, {*Scoring.model_fields} - {"untrained"}),
+]
+
+
+@takes_fields(ROLE_OPTIONS)
 def roles(
+    context: typer.Context,
     model: ModelName,
-    treebank: Annotated[
-        list[Path] | None, typer.Option("--treebank", help="CoNLL-U file with trees; repeatable")
-    ] = None,
-    confirm: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--confirm", help="treebank to confirm roles on, instead of the other half", hidden=True
-        ),
-    ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(
@@ -246,40 +219,35 @@ def roles(
             hidden=True,
         ),
     ] = None,
-    untrained: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="also test N untrained models, random words and shuffled sentences, as controls",
-            hidden=True,
-        ),
-    ] = 0,
     out: ResultsOut = None,
     dry_run: DryRun = False,
     device: Device = "auto",
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,
+    **fields: Any,
 ) -> None:
     """What does every head do?
 
     Finds roles on one half of a treebank and confirms them on the other. Writes labels.csv, roles.csv and a table of
     all tests. Of a study, the trees that its plan names are read."""
-    import headwise as hw
-
+    named = given_options(context, Trees, ROLE_OPTIONS, fields)
+    untrained = given_options(context, Scoring, ROLE_OPTIONS, fields).untrained
     spec = text_spec(text)
     if links is not None and spec is None:
         raise HeadwiseError(
             f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
         )
-    # A study is opened only where something of it is used.
-    study = None if treebank and training else study_in(model)
+    import headwise as hw
+
+    # Files with mistakes are refused before torch is loaded and a folder is made.
+    trees: Any = hw.Treebank.read(*named.treebank) if named.treebank else None
+    confirm = hw.Treebank.read(*named.confirm) if named.confirm else None
     # One file may be a table of recordings: only the model says.
     one_file = isinstance(spec, str)
-    # Files with mistakes are refused before torch is loaded and a folder is made.
-    role_text: Any = hw.Treebank.read(*treebank) if treebank else None
-    confirm_text = hw.Treebank.read(*confirm) if confirm else None
     pairs = None if spec is None or one_file else pairs_of(model, spec, links)
+    # A study is opened only where something of it is used.
+    study = None if trees and training else study_in(model)
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import LostWords, check_words, lost_words
     from headwise.roles.role_forecast import role_forecast
@@ -291,53 +259,55 @@ def roles(
     loaded = hw.load(model, device, dtype=dtype)
     reads_audio = loaded.task.reads_audio
     refuse_links(loaded, links)
-    study_texts = study.role_texts if study else None
-    if role_text is None:
-        # A speech model is tested on recordings, which --audio names.
-        if reads_audio and spec is not None:
-            role_text = loaded.task.read(spec)
-        elif study_texts:
-            role_text, study_confirm = study_texts
-            confirm_text = confirm_text or study_confirm
-    if spec is not None and one_file and not reads_audio:
+    # A speech model is tested on recordings, which --audio names; all others on trees.
+    if trees is None and reads_audio and spec is not None:
+        trees = loaded.task.read(spec)
+    elif trees is None and study and study.role_texts:
+        trees, confirm_of_study = study.role_texts
+        confirm = confirm or confirm_of_study
+    if one_file and not reads_audio:
         pairs = pairs_of(model, spec, links)
-    role_text, confirm_text = limited(role_text, limit), limited(confirm_text, limit)
     # Which words are rare is counted on the training text.
     training_text: Any = None
     if training:
         training_text = hw.Text.read(training)
     elif study and not reads_audio:
         training_text = study.text("train")
-    # Both texts are checked now: the tests of roles before them take long.
-    set_text = None
-    if sets:
-        set_text = limited(loaded.task.read(text_spec(sets)), limit)
-        check_sets(loaded, set_text)
-    word_text = None
-    if words:
-        word_text = limited(loaded.task.read(text_spec(words)), limit)
-        check_words(loaded, word_text)
+    # All texts are checked now: the tests of roles before the last ones take long.
+    further: dict[str, Any] = {"sets": None, "words": None}
+    for name, files_of, check in (("sets", sets, check_sets), ("words", words, check_words)):
+        if files_of:
+            further[name] = limited(loaded.task.read(text_spec(files_of)), limit)
+            check(loaded, further[name])
     with work.progress.bar("text"):
         if pairs is not None:
             pairs = pairs_for(loaded, limited(pairs, limit), work.progress, dry_run)
-    options: dict[str, Any] = {"confirm": confirm_text, "pairs": pairs, "untrained": untrained}
-    settings: dict[str, Any] = {"seed": seed, "progress": work.progress}
+    trees = limited(trees, limit)
+    options: dict[str, Any] = {
+        "confirm": limited(confirm, limit),
+        "pairs": pairs,
+        "untrained": untrained,
+    }
+    how: dict[str, Any] = {"seed": seed, "progress": work.progress}
 
     def run() -> list[Result]:
-        found = hw.roles(loaded, role_text, training=training_text, **settings, **options)
+        found = hw.roles(loaded, trees, training=training_text, **how, **options)
         results: list[Result] = [found]
-        if set_text is not None:
-            results.append(role_sets(loaded, found, set_text, **settings))
-        if word_text is not None:
-            results.append(lost_words(loaded, word_text, **settings))
+        if further["sets"] is not None:
+            results.append(role_sets(loaded, found, further["sets"], **how))
+        if further["words"] is not None:
+            results.append(lost_words(loaded, further["words"], **how))
         return results
 
-    work.do(
-        run, partial(role_forecast, loaded, role_text, sets=set_text, words=word_text, **options)
-    )
+    work.do(run, partial(role_forecast, loaded, trees, **further, **options))
 
 
+ALIGN_OPTIONS = field_options("align", {"": Alignment}, first=[*Alignment.model_fields])
+
+
+@takes_fields(ALIGN_OPTIONS)
 def align(
+    context: typer.Context,
     model: ModelName,
     text: Annotated[
         list[str] | None,
@@ -350,18 +320,6 @@ def align(
     ] = None,
     limit: Limit = None,
     links: Links = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt",
-            metavar="TEXT",
-            help="how a language model is asked to translate, with {source} and {target}; \\n is a new line",
-        ),
-    ] = None,
-    one_layer: Annotated[
-        bool,
-        typer.Option("--one-layer", help="only heads of one layer, for CTranslate2 and Marian"),
-    ] = False,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -376,6 +334,7 @@ def align(
     dtype: Dtype = None,
     seed: Seed = 0,
     quiet: Quiet = False,
+    **fields: Any,
 ) -> None:
     """Which heads align the words of two languages?
 
@@ -383,6 +342,7 @@ def align(
     alignment error. One half of the text chooses a set; the other half confirms it, and compares it with the heads that
     the model names already: these stay in the saved model unless the chosen ones err less. A study has pairs of its
     own, dev."""
+    options = given_options(context, Alignment, ALIGN_OPTIONS, fields)
     spec = text_spec(text)
     # One file may be a table of recordings: only the model says.
     given: Any = None if isinstance(spec, str) else pairs_of(model, spec, links)
@@ -406,8 +366,12 @@ def align(
         with work.progress.bar("text"):
             given = pairs_for(loaded, limited(given, limit), work.progress, dry_run)
     # A shell passes \n on as two characters.
-    prompt = None if prompt is None else prompt.replace("\\n", "\n")
-    how: dict[str, Any] = {"one_layer": one_layer, "seed": seed, "progress": work.progress}
+    prompt = None if options.prompt is None else options.prompt.replace("\\n", "\n")
+    how: dict[str, Any] = {
+        "one_layer": options.one_layer,
+        "seed": seed,
+        "progress": work.progress,
+    }
     results = work.do(
         lambda: [alignment_heads.align(loaded, given, prompt=prompt, **how)],
         partial(align_forecast, loaded, given, prompt),

@@ -15,7 +15,7 @@ import typer
 
 from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.heads import KINDS
-from headwise.core.options import METHODS, Options, Search, validated
+from headwise.core.options import METHODS, Checked, Options, Search, validated
 
 Decorated = TypeVar("Decorated", bound=Callable[..., None])
 OPTION_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
@@ -43,7 +43,7 @@ class FieldOption:
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return str(self.schema.get("flag", "--" + self.name.replace("_", "-")))
 
     @property
     def alternatives(self) -> list[Mapping[str, Any]]:
@@ -65,6 +65,12 @@ class FieldOption:
         return words
 
     @property
+    def repeatable(self) -> bool:
+        """Whether each of several values has the option before it; a list of named words is one value, with commas."""
+        lists = [schema for schema in self.alternatives if schema.get("type") == "array"]
+        return any("enum" not in schema["items"] for schema in lists)
+
+    @property
     def parsed_type(self) -> Any:
         """What typer makes of one word of the command line; `read` makes the rest."""
         if "object" in self.kinds or self.kinds == ["array"]:
@@ -75,7 +81,9 @@ class FieldOption:
 
     @property
     def value_name(self) -> str | None:
-        """What the help calls a number that may also be a word or a table; None for any other value."""
+        """What the help calls the value; None where its type says it."""
+        if "value" in self.schema:
+            return str(self.schema["value"])
         if "object" in self.kinds:
             return "N"
         return "X" if self.parsed_type is str and "number" in self.kinds else None
@@ -91,7 +99,7 @@ class FieldOption:
         if "object" in self.kinds:
             notes = ["KIND=N for each"]
         if "array" in self.kinds:
-            notes.append("repeatable" if len(self.kinds) > 1 else "with commas")
+            notes.append("repeatable" if self.repeatable else "with commas")
         description = self.schema["description"]
         return f"{description} ({'; '.join(notes)})" if notes else description
 
@@ -101,7 +109,7 @@ class FieldOption:
         parsed, default = self.parsed_type, self.schema["default"]
         if parsed is str and default is not None:
             default = str(default)
-        if "array" in self.kinds and len(self.kinds) > 1:
+        if self.repeatable:
             parsed = list[parsed]  # type: ignore[valid-type]
         option = typer.Option(
             self.flag,
@@ -121,7 +129,7 @@ class FieldOption:
         """What was given, as the options class takes it."""
         if "object" in self.kinds:
             return parse_target_counts(self.flag, given)
-        if self.kinds == ["array"]:
+        if self.kinds == ["array"] and not self.repeatable:
             return list(dict.fromkeys(word.strip() for word in given.split(",")))
         if self.parsed_type is str and "number" in self.kinds:
             try:
@@ -191,6 +199,21 @@ def given_fields(
     return tables
 
 
+def given_options(
+    context: typer.Context,
+    kind: type[Checked],
+    options: Sequence[FieldOption],
+    fields: Mapping[str, Any],
+) -> Checked:
+    """The options of a class as the user gave them; raises HeadwiseError for what does not fit. options: those of the
+    command, of which only the class's own count."""
+    own = [option for option in options if option.name in kind.model_fields]
+    given: dict[str, Any] = {}
+    for table in given_fields(context, own, fields).values():
+        given |= table
+    return validated(kind, given, str(context.info_name), {each.name: each.flag for each in own})
+
+
 def typed_options(
     options: Sequence[FieldOption], tables: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
@@ -207,11 +230,9 @@ SEARCH_OPTIONS = field_options("search", {"Search for translations": Search})
 
 def given_search(context: typer.Context, fields: Mapping[str, Any]) -> Search | None:
     """The search that the options of a command ask for; None where none was given."""
-    given = given_fields(context, SEARCH_OPTIONS, fields).get("search")
-    if given is None:
+    if not given_fields(context, SEARCH_OPTIONS, fields):
         return None
-    typed = {option.name: option.flag for option in SEARCH_OPTIONS}
-    return validated(Search, given, str(context.info_name), typed)
+    return given_options(context, Search, SEARCH_OPTIONS, fields)
 
 
 def refuse_set_twice(
