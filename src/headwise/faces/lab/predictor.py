@@ -36,9 +36,8 @@ from headwise.models.attention.removal import with_others
 from headwise.models.attention.reuse import (
     Trial,
     clear_unless_reusable,
-    group_trials,
     recording,
-    trying,
+    tried,
 )
 from headwise.models.decoding.translator import decode, most_written, sentence_limit
 from headwise.models.model import Model
@@ -351,19 +350,17 @@ class Predictor:
         )
         forward = partial(self.copies_log_probabilities, prompt, unchanged)
 
+        def report(share: float) -> None:
+            progress(share, f"{round(share * len(trials))} of {len(trials)} heads")
+
         with self.changed(change):
             # Only layers above the switched-off head are computed again, where the model allows that.
             with recording(self.hf, discovery, 1, lambda call: None) as record:
                 before = forward(1)
             clear_unless_reusable(self.hf, discovery, record, forward, before)
-            effects = torch.zeros(len(self.heads), before.shape[1])
-            done = 0
-            for group in group_trials(record, trials, copies):
-                with trying(self.hf, discovery, record, [trials[trial] for trial in group]):
-                    after = forward(len(group))
-                effects[[indices_on[trial] for trial in group]] = after - before
-                done += len(group)
-                progress(done / len(trials), f"{done} of {len(trials)} heads")
+            after = tried(self.hf, discovery, record, trials, copies, forward, before[0], report)
+        effects = torch.zeros(len(self.heads), before.shape[1])
+        effects[indices_on] = after - before
         return effects
 
     def copies_log_probabilities(

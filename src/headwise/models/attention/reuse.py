@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
+from headwise.core.progress import unreported
 from headwise.models.attention import kernel
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import Discovery
@@ -176,6 +177,36 @@ def trying(
         forwards = {block: partial(run, block.forward) for block in blocks(model, discovery)}
         with kernel.patched("forward", forwards):
             yield
+
+
+def tried(
+    model: nn.Module,
+    discovery: Discovery,
+    kept: ForwardRecord,
+    trials: Sequence[Trial],
+    most: int,
+    forward: Callable[[int], Tensor],
+    unchanged: Tensor,
+    report: Callable[[float], None] = unreported,
+) -> Tensor:
+    """What a forward gives in each trial, T N. Trials that start in the same block share a forward.
+
+    most: trials of one forward. forward: repeats the recorded batch so many times, and gives N numbers of each copy in a
+    row of its own. unchanged: those of the recorded forward, N, for trials that change nothing. report: gets the share of
+    the trials that is done.
+    """
+    # trials that change nothing are in no group
+    out = unchanged.repeat(len(trials), 1)
+    order: list[int] = []
+    parts: list[Tensor] = []
+    for group in group_trials(kept, trials, most):
+        with trying(model, discovery, kept, [trials[number] for number in group]):
+            parts.append(forward(len(group)))
+        order += group
+        report(len(order) / len(trials))
+    if order:
+        out[torch.tensor(order, device=out.device)] = torch.cat(parts)
+    return out
 
 
 def changed_outputs(changes: Mapping[int, Change], size: int, attention: AttentionCall) -> Tensor:

@@ -13,7 +13,7 @@ from headwise.core.heads import Site
 from headwise.core.progress import unreported
 from headwise.models.attention.discover import Discovery
 from headwise.models.attention.output import run_layers
-from headwise.models.attention.reuse import ForwardRecord, Trial, group_trials, trying
+from headwise.models.attention.reuse import ForwardRecord, Trial, tried
 from headwise.models.evaluation.mean_outputs import PositionMeans, positions
 from headwise.models.tasks.objective import Places, inputs_of, losses_of
 
@@ -107,25 +107,11 @@ class RecordedBatch:
         unchanged: Tensor,
         report: Callable[[float], None] = unreported,
     ) -> Tensor:
-        """What a forward gives in each trial, T N. Trials that start in the same block share a forward.
-
-        forward: repeats the batch so many times, and gives N numbers of each copy in a row of its own. unchanged: those
-        of the full model, N, for trials that change nothing. report: gets the share of the trials that is done.
-        """
+        """What a forward gives in each trial, T N (`reuse.tried`)."""
         lengths = [there.shape[1] for there in self.there.values()]
         longest = max(self.tensors["labels"].shape[1], *lengths)
         together = max(1, FORWARD_POSITIONS // (len(self.losses) * longest))
 
-        # trials that change nothing are in no group
-        out = unchanged.repeat(len(trials), 1)
-        order: list[int] = []
-        parts: list[Tensor] = []
-        for group in group_trials(self.kept, trials, together):
-            some = [trials[number] for number in group]
-            with trying(self.model, self.discovery, self.kept, some):
-                parts.append(forward(len(group)))
-            order += group
-            report(len(order) / len(trials))
-        if order:
-            out[torch.tensor(order, device=out.device)] = torch.cat(parts)
-        return out
+        return tried(
+            self.model, self.discovery, self.kept, trials, together, forward, unchanged, report
+        )
