@@ -4,6 +4,7 @@
 #   make bench   the measurements in benchmarks/
 #   make tables  the tables of options and controls in docs/, from the classes
 #   make sentences  what the report says, in tests/faces/report/sentences.txt: read the difference before you commit it
+#   make numbers  docs/results/derived.csv from the other tables, and every number of the pages of results from its table
 #   make truth   every score and role on models whose heads are known, and the tables of docs/methods/truth.md
 #   make attack  files and settings mutated, command lines mistyped, runs damaged and killed: MINUTES=60, SEED=0
 #   make planted  some forty mistakes planted in the source, one at a time: which does the suite find? runs/planted.json; hours
@@ -18,7 +19,7 @@
 #                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
 
-.PHONY: setup demo test attack planted check bench truth tables sentences families docs package oldest newest engines gpu gpu-wheels
+.PHONY: setup demo test attack planted check bench truth tables numbers sentences families docs package oldest newest engines gpu gpu-wheels
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
@@ -69,6 +70,10 @@ truth: $(INSTALLED)
 
 tables: $(INSTALLED)
 	PYTHONPATH=tools $(BIN)/python tools/option_tables.py
+
+numbers: $(INSTALLED)
+	$(BIN)/python tools/derived_numbers.py
+	$(BIN)/python tools/page_numbers.py
 
 sentences: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python -m faces.report.sentences

@@ -1,16 +1,16 @@
 """The curve of a translation model to its last encoder head, in BLEU and chrF: the gradient's order, random orders and what
 gates choose, all with equal training of the encoder.
 
-    python tools/last_head.py firefox/en-pt mono.en dev.en devtest.en devtest.pt work devtest.csv --untrained
+    python tools/last_head.py firefox/en-pt mono.en dev.en devtest.en devtest.pt work devtest.csv
     python tools/last_head.py firefox/pt-en mono.pt dev.pt test.pt test.en work more.csv \
-        --count 10 --chosen gradient --chosen gates --seed 2 --seed 3
+        --count 10 --chosen gradient --chosen "gates, cut" --seed 2 --gates curve.csv
 
 The encoder learns the states of the whole one on mono.en, beside gates or after heads were removed (`train = "distil"`);
 the gradient is that of dev.en, with the model's own translations. `gates` learn while the weights do; `gates, cut` are the
-heads that gates chose (with seed 1), removed first and trained as long as the gradient's. `resampled N`: the gradient of as
-many sentences of dev.en, drawn again with replacement. A random order is the same with every seed, which is that of the
-batches. A model that is finished is kept in the work folder, so that a killed run goes on. `--untrained` adds each model
-but that of `gates` with the weights of the whole one.
+heads that gates chose in a former table, removed first and trained as long as the gradient's. `resampled N`: the gradient
+of as many sentences of dev.en, drawn again with replacement. A random order is the same with every seed, which is that of
+the batches. A model that is finished is kept in the work folder, so that a killed run goes on, and the table has all that
+are there. `--untrained` makes the models with the weights of the whole one.
 
 BLEU and chrF are of greedy search, their changes those to the whole model, with 95 % intervals; ahead is what the
 gradient's order, with the same training and seed, has more; gained is what training adds to the same heads.
@@ -65,6 +65,13 @@ def by_gradient(model: hw.Model, dev: hw.ParallelText, file: Path) -> list[Head]
     return [Head("encoder-self", *place) for place in json.loads(file.read_text())]
 
 
+def chosen_by_gates(table: Path) -> dict[int, str]:
+    """By their count, the encoder heads that gates of the lowest seed left."""
+    found = pd.read_csv(table)
+    found = found[found["chosen"] == "gates"].sort_values("seed").drop_duplicates("kept")
+    return dict(zip(found["kept"], found["heads"], strict=True))
+
+
 def resampled(text: hw.ParallelText, seed: int) -> hw.ParallelText:
     """As many pairs of a text, drawn with replacement."""
     pairs = list(zip(text.sources, text.targets, strict=True))
@@ -74,17 +81,29 @@ def resampled(text: hw.ParallelText, seed: int) -> hw.ParallelText:
 @dataclass(frozen=True)
 class Curve:
     """What its points are made from. text: sentences whose encoder states are learnt. dev: sentences with the model's own
-    translations."""
+    translations. of_gates: by their count, the heads that gates left."""
 
     model: hw.Model
     text: hw.ParallelText
     dev: hw.ParallelText
     epochs: int
     work: Path
+    of_gates: dict[int, str]
 
     def file(self, point: Point) -> Path:
         name = f"{point.chosen}-{point.kept}-{point.seed}-{self.epochs}.json"
         return self.work / (name if point.trained else f"untrained {name}")
+
+    def made(self, whole: Point) -> dict[Point, dict[str, Any]]:
+        """What every model in the work folder translates, the whole one first."""
+        found: dict[Point, dict[str, Any]] = {whole: {}}
+        for file in sorted(self.work.glob(f"*-{self.epochs}.json")):
+            name, kept, seed, _ = file.stem.rsplit("-", 3)
+            chosen = name.removeprefix("untrained ")
+            found[Point(chosen, int(kept), int(seed), chosen == name)] = json.loads(
+                file.read_text()
+            )
+        return found
 
     def smaller(self, point: Point) -> hw.Model:
         """The model with this number of encoder heads."""
@@ -101,8 +120,7 @@ class Curve:
     def removed(self, point: Point) -> Sequence[Head]:
         heads = list(self.model.heads.only(["encoder-self"]))
         if point.chosen == "gates, cut":
-            file = self.file(Point("gates", point.kept, 1))
-            stay = json.loads(file.read_text())["heads"].split()
+            stay = self.of_gates[point.kept].split()
             return [head for head in heads if f"{head.layer}/{head.head}" not in stay]
         how, _, number = point.chosen.partition(" ")
         if how == "random":
@@ -138,15 +156,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, action="append")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--untrained", action="store_true")
+    parser.add_argument("--gates", type=Path, help="a table of this tool with models of gates")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     model = hw.load(given.model)
     text = model.task.unread(model.task.read(given.mono))
     pairs = hw.ParallelText.read(given.source, given.target)
     lines = given.dev.read_text(encoding="utf-8").splitlines()
-    curve = Curve(
-        model, text, model.task.completed(Text.from_lines(lines)), given.epochs, given.work
-    )
+    dev = model.task.completed(Text.from_lines(lines))
+    of_gates = chosen_by_gates(given.gates) if given.gates else {}
+    curve = Curve(model, text, dev, given.epochs, given.work, of_gates)
 
     points = [
         Point(chosen, count, seed)
@@ -155,23 +174,20 @@ def main() -> None:
         )
     ]
     if given.untrained:
-        # the same heads for every seed, and gates have none before they learn
-        cut = [point._replace(seed=1, trained=False) for point in points if point.chosen != "gates"]
-        points += list(dict.fromkeys(cut))
-    made: dict[Point, dict[str, Any]] = {}
-    for point in [Point("whole", model.heads.only(["encoder-self"]).total, 0), *points]:
+        points = [point._replace(trained=False) for point in points]
+    whole = Point("whole", model.heads.only(["encoder-self"]).total, 0)
+    for point in [whole, *points]:
         file = curve.file(point)
         if not file.exists():
             begun = time.process_time()
-            small = curve.smaller(point) if point in points else model
+            small = model if point == whole else curve.smaller(point)
             spent = time.process_time() - begun
             left = sorted(set(small.heads_left.kept) & set(model.heads.only(["encoder-self"])))
             heads = " ".join(f"{head.layer}/{head.head}" for head in left)
             translations = small.translate(pairs.sources, beam=1)
             facts = {"translations": translations, "heads": heads, "processor_seconds": spent}
             file.write_text(json.dumps(facts))
-        made[point] = json.loads(file.read_text())
-    write(made, pairs, given.table)
+    write(curve.made(whole), pairs, given.table)
 
 
 def write(made: dict[Point, dict[str, Any]], pairs: hw.ParallelText, table: Path) -> None:
@@ -199,7 +215,7 @@ def write(made: dict[Point, dict[str, Any]], pairs: hw.ParallelText, table: Path
                 row |= named(name, answers.change(better, worse))
         spent = {key: made[point].get(key) for key in ("processor_seconds", "heads")}
         rows.append(row | spent)
-    pd.DataFrame(rows).to_csv(table, index=False, float_format="%.4g")
+    pd.DataFrame(rows).to_csv(table, index=False, float_format="%.6g")
 
 
 def named(name: str, change: Any) -> dict[str, float]:

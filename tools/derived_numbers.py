@@ -1,0 +1,240 @@
+"""What the pages of results compute from their tables, such as means over seeds: docs/results/derived.csv.
+
+python tools/derived_numbers.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import fisher_exact, hypergeom, spearmanr
+
+from headwise.core.statistics import (
+    auroc_interval,
+    marked_in_groups,
+    proportion_interval,
+    rank_interval,
+    t_margin,
+)
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+WITHOUT = ("no known role", "sink")
+ENCODER = "encoder-self"
+Row = dict[str, Any]
+
+
+def read(file: str) -> pd.DataFrame:
+    return pd.read_csv(RESULTS / file, keep_default_na=False, na_values=[""])
+
+
+def number(page: str, name: str, value: float, low: Any = None, high: Any = None) -> Row:
+    return {"page": page, "name": name, "value": value, "low": low, "high": high}
+
+
+def seeds_of_students() -> Iterator[Row]:
+    """BLEU lost by the models of one way to choose heads: the mean, and the range."""
+    for model in ("en-pt", "pt-en"):
+        curve = read(f"firefox/{model}/curve.csv")
+        curve = curve[curve["split"] == "test"]
+        way = curve["chosen"].str.split().str[0]
+        for (kept, chosen), rows in curve.groupby(["kept", way]):
+            if len(rows) > 1:
+                lost = rows["difference"]
+                name = f"{model} {kept} {chosen} of seeds or draws"
+                yield number("firefox", name, lost.mean(), lost.min(), lost.max())
+
+
+def roles_and_costs() -> Iterator[Row]:
+    """What the heads of a role cost one by one: the area under the ROC curve, and their share of the costs above 0."""
+    for model, name in (("en-pt", "S"), ("pt-en", "T")):
+        scores = read(f"firefox/{model}/heads-own.csv")
+        labels = read(f"firefox/{model}/labels.csv")
+        rows = scores[(scores["kind"] == ENCODER) & (scores["measure"] == "ablation.zero")]
+        labels = labels[labels["kind"] == ENCODER]
+        other = (*WITHOUT, "positional")
+        syntactic = labels[~labels["label"].str.startswith(other)]
+        # 0/6 has its role in six of ten random halves
+        heads = set(zip(syntactic["layer"], syntactic["head"], strict=True)) - {(0, 6)}
+        marked = np.array([one in heads for one in zip(rows["layer"], rows["head"], strict=True)])
+        values = rows["value"].to_numpy()
+        area = marked_in_groups(values, marked, np.zeros(len(values))).share
+        ends = auroc_interval(area, int(marked.sum()), int((~marked).sum()))
+        yield number("firefox papers", f"{name} syntactic heads AUROC of ablation", area, *ends)
+        costs = np.maximum(values, 0)
+        share = costs[marked].sum() / costs.sum()
+        yield number("papers", f"{name} syntactic heads share of single encoder heads cost", share)
+
+
+def six_layers_areas() -> Iterator[Row]:
+    for name, file, heads in (
+        ("B two heads", "six-layers/heads.csv", {(2, 1), (3, 7)}),
+        ("D one and the three most positional", "six-layers/longer/scores.csv", None),
+    ):
+        scores = read(file)
+        scores = scores[scores["kind"] == ENCODER]
+        if heads is None:
+            heads = {(0, 0), (1, 1), (1, 2), (3, 0)}
+        costs: dict[str, Any] = {}
+        for measure in ("lrp.ding", "lrp.ding.pooled", "confidence", "ablation.zero"):
+            rows = scores[scores["measure"] == measure]
+            if rows.empty:
+                continue
+            pairs = zip(rows["layer"], rows["head"], strict=True)
+            marked = np.array([one in heads for one in pairs])
+            values = rows["value"].to_numpy()
+            area = marked_in_groups(values, marked, np.zeros(len(values))).share
+            ends = auroc_interval(area, int(marked.sum()), int((~marked).sum()))
+            yield number("papers", f"{name} {measure} area under the curve", area, *ends)
+            inside = marked_in_groups(values, marked, rows["layer"].to_numpy())
+            yield number("papers", f"{name} {measure} within layers", inside.share)
+            yield number("papers", f"{name} {measure} within layers p", inside.p)
+            costs[measure] = values, marked
+        values, marked = costs["ablation.zero"]
+        values = np.maximum(values, 0)
+        share = values[marked].sum() / values.sum()
+        yield number("papers", f"{name} carry share of single encoder heads cost", share)
+        others = np.sort(values[~marked])[-3:].sum() / values.sum()
+        yield number("papers", f"{name} three without a known function carry", others)
+
+
+def kept_by_chance() -> Iterator[Row]:
+    yield number("papers", "B ten heads keep both chance", hypergeom(48, 2, 10).sf(1))
+    yield number("papers", "B four keep one chance", hypergeom(48, 2, 4).sf(0))
+    # of four heads in a layer: two of two and one of one are kept where layers 1 and 3 keep two and three
+    both = hypergeom(4, 2, 2).sf(1) * hypergeom(4, 1, 3).sf(0)
+    yield number("papers", "D 11 of 24 keep those four given the layers", both)
+    three = hypergeom(4, 2, 1).sf(0) * hypergeom(4, 1, 1).sf(0)
+    yield number("papers", "D seven keep three given the layers", three)
+
+
+def kinds_left() -> Iterator[Row]:
+    for name, kind, kept, total in (
+        ("S encoder", "encoder", 17, 48),
+        ("S cross", "cross", 15, 16),
+        ("T encoder", "encoder", 19, 48),
+        ("T cross", "cross", 13, 16),
+    ):
+        low, high = (float(end) for end in proportion_interval(kept, total))
+        yield number("papers", f"{name} {kind} share left with 32", kept / total, low, high)
+
+
+def changed_heads() -> Iterator[Row]:
+    """By Michel et al.'s own test 8 of 96."""
+    for name, count in (("S", 5), ("T", 17)):
+        p = float(fisher_exact([[count, 48 - count], [8, 88]]).pvalue)
+        yield number("papers", f"{name} of 48 Fisher to 8 of 96 p", p)
+
+
+def believed_scores() -> Iterator[Row]:
+    """Rank correlation of a score with the BLEU that each head costs."""
+    for model, name in (("en-pt", "S"), ("pt-en", "T")):
+        off = read(f"firefox/{model}/michel.csv")
+        off = off[off["table"] == "one head off"].set_index("name")["change"]
+        for file, text in (("heads", "references"), ("heads-own", "own")):
+            scores = read(f"firefox/{model}/{file}.csv")
+            address = scores["kind"] + "/" + scores["layer"].astype(str)
+            scores["address"] = address + "/" + scores["head"].astype(str)
+            for measure in ("ablation.zero", "gradient", "lrp.ding.pooled", "confidence"):
+                values = scores[scores["measure"] == measure].set_index("address")["value"]
+                both = pd.concat([values, -off], axis=1).dropna().to_numpy()
+                r = float(spearmanr(both).statistic)
+                ends = rank_interval(r, len(both))
+                yield number("papers", f"{name} {text} {measure} rank correlation", r, *ends)
+
+
+def demo_seeds() -> Iterator[Row]:
+    runs = read("demo/runs.csv")
+    for (kernels, seed), rows in runs.groupby(["kernels", "seed"]):
+        weights = rows[rows["measure"] == "parameters"].set_index("setting")["value"]
+        for setting in ("lambda-0.006", "lambda-0.012"):
+            change = weights[setting] / weights["full"] - 1
+            yield number("demo", f"{kernels} {seed} {setting} parameters", change)
+    lost = runs[(runs["kernels"] == "default") & (runs["split"] == "test")]
+    lost = lost[(lost["reference"] == "fine-tuned") & (lost["measure"] == "bleu")]
+    for setting, rows in lost.groupby("setting"):
+        if str(setting).startswith("lambda"):
+            yield from over_seeds("demo", str(setting), rows["value"])
+
+
+def over_seeds(page: str, name: str, values: pd.Series) -> Iterator[Row]:
+    """A loss as the mean over seeds, with the interval of Student's t."""
+    found = -values.to_numpy()
+    mean = float(found.mean())
+    margin = float(np.max(t_margin(found[:, None])))
+    yield number(page, f"{name} loss over five seeds", mean, mean - margin, mean + margin)
+
+
+def grid() -> Iterator[Row]:
+    table = read("multi30k-en-de-grid/grid.csv")
+    weights = table[table["measure"] == "parameters"]
+    full = weights[weights["setting"] == "full"].set_index("seed")["value"]
+    for (setting, seed), rows in weights.groupby(["setting", "seed"]):
+        change = rows["value"].iloc[0] / full[seed] - 1
+        yield number("multi30k-en-de-grid", f"{setting} seed {seed} parameters", change)
+    for setting in ("encoder.lambda-0.01", "encoder.lambda-0.05"):
+        rows = weights[weights["setting"] == setting].set_index("seed")["value"]
+        change = float((rows / full - 1).mean())
+        yield number("multi30k-en-de-grid", f"{setting} mean of seeds parameters", change)
+    test = table[(table["setting"] == "full") & (table["split"] == "test")]
+    bleu = test[(test["measure"] == "bleu") & test["reference"].isna()]["value"]
+    yield number("papers", "A mean test BLEU of seeds 1 to 3", bleu.mean())
+
+
+def most_positional() -> Iterator[Row]:
+    """Of the heads of a training, the best shares and what the best dependency has above its baseline."""
+    table = read("six-layers/longer/heads.csv")
+    for step, rows in table.groupby("step"):
+        loss = rows["dev_loss"].dropna()
+        if len(loss):
+            yield number("six-layers", f"{step:,} dev loss", loss.iloc[0])
+        for offset, name in ((-1, "token before"), (1, "token after"), (0, "the token itself")):
+            values = rows[rows["name"] == f"positional.{offset}"]["value"].nlargest(3)
+            for place, value in enumerate(values, 1):
+                yield number("six-layers", f"{step:,} {name} {place}", value)
+        syntactic = rows[rows["class"] == "syntactic"]["value"]
+        yield number("six-layers", f"{step:,} best dependency above its baseline", syntactic.max())
+    other = read("six-layers/converged/heads.csv")
+    before = other[other["name"] == "positional.-1"]["value"].max()
+    yield number("six-layers papers", "E converged token before best", before)
+
+
+def concentration() -> Iterator[Row]:
+    """Of what single heads cost, the share of the eight that cost most."""
+    for name, file in (("A", "multi30k-en-de-grid/seed-1"), ("C", "multi30k-en-de-scores")):
+        scores = read(f"{file}/heads.csv")
+        scores = scores[scores["measure"] == "ablation.zero"]
+        for kind in ("cross", ENCODER):
+            costs = np.maximum(scores[scores["kind"] == kind]["value"].to_numpy(), 0)
+            share = np.sort(costs)[-8:].sum() / costs.sum()
+            yield number("papers", f"{name} {kind} ablation costs that eight of 24 carry", share)
+
+
+MADE = (
+    seeds_of_students,
+    roles_and_costs,
+    six_layers_areas,
+    kept_by_chance,
+    kinds_left,
+    changed_heads,
+    believed_scores,
+    demo_seeds,
+    grid,
+    most_positional,
+    concentration,
+)
+
+
+def derived() -> pd.DataFrame:
+    return pd.DataFrame([row for make in MADE for row in make()])
+
+
+def main() -> None:
+    derived().to_csv(RESULTS / "derived.csv", index=False, float_format="%.6g")
+
+
+if __name__ == "__main__":
+    main()
