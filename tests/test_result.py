@@ -162,7 +162,7 @@ def test_long_words_are_cut_and_numbers_are_not() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH and "0.1235" in text and "mmm" in text
 
 
-def test_a_picture_is_saved_as_svg_and_printed_in_letters(
+def test_a_picture_is_saved_and_printed_in_letters(
     results: dict[str, Result], tmp_path: Path
 ) -> None:
     scores = results["scores"]
@@ -171,7 +171,8 @@ def test_a_picture_is_saved_as_svg_and_printed_in_letters(
     assert file.read_text().startswith("<svg") and file.read_text().count("<title>") == 8
     letters = repr(scores.plot("gradient"))
     assert "decoder-self/1" in letters and max(map(len, letters.splitlines())) <= WIDTH
-    refuses(lambda: scores.plot().save(tmp_path / "heads.png"), "name it heads.svg")
+    assert scores.plot().save(tmp_path / "heads.pdf").read_bytes().startswith(b"%PDF")
+    refuses(lambda: scores.plot().save(tmp_path / "heads.tif"), "name it heads.pdf")
     refuses(lambda: scores.plot("lrp"), "There are no scores by 'lrp'")
     assert repr(replace(roles(), roles=roles().roles[:0]))
 

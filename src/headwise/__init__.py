@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.core.errors import HeadwiseError, called_as
-from headwise.faces.report import compare, report
+from headwise.faces.report import compare, figure, report
 
 if TYPE_CHECKING:
     from headwise.core.heads import Head
@@ -151,6 +151,7 @@ __all__ = [
     "Run",
     "report",
     "compare",
+    "figure",
     "lab",
     "HeadwiseError",
     "__version__",

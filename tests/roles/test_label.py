@@ -17,13 +17,21 @@ from headwise.data.subwords import Coverage
 from headwise.data.treebank import Treebank
 from headwise.roles.causal import no_effects
 from headwise.roles.coreference import coreference, matching_words
-from headwise.roles.label import compare_halves, find, labels, missing_roles, patterns, threshold
+from headwise.roles.label import (
+    DRAWS,
+    compare_halves,
+    find,
+    labels,
+    missing_roles,
+    patterns,
+    threshold,
+)
 from headwise.roles.passage import Passage
 from headwise.roles.positional import positional
 from headwise.roles.probe import AnswerSums, Probe, together
 from headwise.roles.rare import rare
 from headwise.roles.role import NO_ROLE
-from headwise.roles.role_tests import DRAWS, compare_texts, drawn_again, warnings
+from headwise.roles.role_tests import compare_texts, drawn_again, warnings
 from headwise.roles.syntactic import syntactic
 from roles.handmade import answered, first_subword, in_subwords, looking, random_weights
 

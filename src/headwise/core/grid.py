@@ -17,8 +17,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.core.errors import HeadwiseError
-from headwise.core.folders import as_path, write_file
+from headwise.core.folders import write_file
+from headwise.core.head_panels import picture_bytes, picture_path
 from headwise.core.heads import Head, HeadMap, Site, head_of
 from headwise.core.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, blend, ranges
 
@@ -226,14 +226,10 @@ class HeadGrid:
         return max((self.heads.count(site) for site in self.heads.sites), default=0)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the picture to a file as SVG, in place of one of that name; returns its path. Raises HeadwiseError for
-        another ending than .svg, and where the file cannot be written."""
-        place = as_path(path)
-        if place.suffix.lower() != ".svg":
-            raise HeadwiseError(
-                f"A picture of heads is SVG, and '{place}' ends otherwise: name it {place.stem or 'heads'}.svg."
-            )
-        return write_file(place, self.svg())
+        """Write the picture as .svg, .pdf or .png, in place of a file of that name; returns its path. Raises HeadwiseError
+        for another ending, and where the file cannot be written."""
+        place = picture_path(path)
+        return write_file(place, picture_bytes(self.svg(), place))
 
     # For the terminal. Each block is readable without colour, so that a log file says the same.
 

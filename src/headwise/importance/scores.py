@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from accelerate import PartialState
 from headwise.core.errors import HeadwiseError, called_as, did_you_mean, shown_value
 from headwise.core.folders import as_path
 from headwise.core.grid import HeadGrid
+from headwise.core.head_panels import HeadPanels
 from headwise.core.heads import Head, HeadMap, Kind, describe
 from headwise.core.options import Search, validated
 from headwise.core.progress import Report, parts, shown
@@ -45,6 +46,7 @@ from headwise.importance.most_faithful import judge_lines
 from headwise.importance.options import TimedScoring
 from headwise.importance.passes import labelled, refuse_unscorable, run_passes, usual_measures
 from headwise.importance.ranks import spearman, stability
+from headwise.importance.score_panels import score_panels
 from headwise.importance.untrained import score_untrained, with_baseline, work_of_controls
 from headwise.importance.work import work_on
 from headwise.models.environment import environment_info
@@ -341,9 +343,41 @@ class Scores(Result):
                 rows.append((name, value, low, high, len(both)))
         return pd.DataFrame(rows, columns=["measure", "value", "low", "high", "n"])
 
-    def plot(self, name: str | None = None) -> HeadGrid:
-        """A picture of all heads, coloured by one measure, the first by default: notebooks and `rich.print` show it."""
-        return HeadGrid.of_scores(self.heads, self.table, self.named(name))
+    @overload
+    def plot(self, name: str | None = None) -> HeadGrid: ...
+
+    @overload
+    def plot(
+        self,
+        name: None = None,
+        *,
+        measures: Sequence[str] = (),
+        sort: str = "",
+        kind: Kind | None = None,
+    ) -> HeadPanels: ...
+
+    def plot(
+        self,
+        name: str | None = None,
+        *,
+        measures: Sequence[str] = (),
+        sort: str = "",
+        kind: Kind | None = None,
+    ) -> HeadGrid | HeadPanels:
+        """A picture of all heads, coloured by one measure (default: see `named`): notebooks and `rich.print` show it.
+
+        With measures or sort, a panel for each of the measures, and in each layer the head of the highest `sort` first,
+        by default the first measure: `scores.plot(sort="relevance", measures=["lrp", "confidence"])` is figure 1 of Voita
+        et al. (2019), as `hw.figure` draws it with functions too. kind: of heads, by default the first. Raises
+        HeadwiseError for a measure that is not in the table, and a kind that the model lacks."""
+        if not measures and not sort:
+            return HeadGrid.of_scores(self.heads, self.table, self.named(name))
+        own = kind or self.heads.kinds[0]
+        if own not in self.heads.kinds:
+            raise HeadwiseError(
+                f"The model has no {own} heads: choose {', '.join(self.heads.kinds)}."
+            )
+        return score_panels(self.table, own, measures or self.measures, sort)
 
     @property
     def summary(self) -> str:

@@ -33,6 +33,7 @@ KEY = ["kind", "layer", "head", "measure"]
 FALSE_ROLES = 0.05  # at most this share of the roles found is false, on average
 ENOUGH_SUPPORT = 30, 10  # the least tokens and sentences on a half for a test
 HALVES = {"": "first", "_again": "second"}  # by the end of their columns
+DRAWS = 10  # of halves
 MOST = 0.5  # a role is confirmed in more than this share of the draws
 LEAST_ON_WORDS = 0.05  # of a head's weight, where a role counts its largest weights
 

@@ -35,6 +35,7 @@ from headwise.roles.causal import needed_effects, no_effects
 from headwise.roles.halves import random_half
 from headwise.roles.induction import LENGTH, REPEATS
 from headwise.roles.label import (
+    DRAWS,
     ENOUGH_SUPPORT,
     KEY,
     compare_halves,
@@ -61,7 +62,6 @@ ROLE_TABLES = {
     "causal": CAUSAL,
 }
 OPTIONAL = ("controls", "causal")  # are no file where they are empty
-DRAWS = 10  # of halves
 SHOWN = 5  # names in a warning
 
 

@@ -25,6 +25,7 @@ from headwise.core.errors import OUR_MISTAKE, HeadwiseError
 from headwise.core.progress import write
 from headwise.faces.cli.analysis import align, roles, score
 from headwise.faces.cli.command import Command, Commands
+from headwise.faces.cli.figures import figure
 from headwise.faces.cli.resources import data_get, data_list, lab, translate
 from headwise.faces.cli.signals import Stopped, stoppable, write_error
 from headwise.faces.cli.smaller_models import check, evaluate, export, prune, push
@@ -68,6 +69,7 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         prune: "headwise prune my-model --text train.en --text train.de --keep 50%",
         evaluate: "headwise evaluate my-model runs/prune/my-model/pruned/keep-0.5 --text test.en --text test.de",
         report: "headwise report runs/demo",
+        figure: "headwise figure importance runs/score/my-model runs/roles/my-model --out fig1.pdf",
     },
     "Use a smaller model": {
         export: "headwise export my-model --to gguf",

@@ -228,14 +228,23 @@ def functions_left(full: RolesFolder, kind: str, found: list[RoleChange]) -> Fig
         color=category_colours({cell["category"] for cell in cells}, 3),
         tooltip=tips("address:N|head", "roles:N|does"),
     )
-    layers = [squares, charts.beside(counts, y, "text:N")]
+    several = [cell for cell in cells if cell["functions"] > 1 and cell["first"]]
+    numbers = charts.text(
+        [cell | {"count": f"×{cell['functions']}", "middle": cell["at"]} for cell in several],
+        "count:N",
+        "small-on-high",
+        x | {"field": "middle"},
+        y,
+        tip=tips("address:N|head", "roles:N|does"),
+    )
+    layers = [squares, numbers, charts.beside(counts, y, "text:N")]
     chart = charts.layered(
         layers, MODEL_HEIGHT * len(known), f"Functions of the {HEADS_OF_KIND[kind]} left"
     )
     return Figure(
         name=f"functions-left-{kind}",
         title=f"What the {HEADS_OF_KIND[kind]} that stay do",
-        note="a square is a head, its colour the category of its role (two colours: two) · grey: no known role",
+        note="a square is a head, its colour the category of its role · ×2: two roles · grey: no known role",
         panels=[Panel(chart, KIND_NAMES[kind], width=720, narrowest=max(300, 190 + 6 * total))],
     )
 
@@ -256,12 +265,14 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
     for at, head in enumerate(sorted(heads, key=place)):
         categories = categories_of_head.get(head, [NO_ROLE])
         width = (1 - SPACE) / len(categories)
-        roles = ", ".join(display_name(measure) for other, measure in now if other == head)
+        own = [display_name(measure) for other, measure in now if other == head]
+        roles, functions = ", ".join(own), len(own)
         for index, name in enumerate(categories):
             left = at + SPACE / 2 + index * width
             ends = {"left": round(left, 4), "right": round(left + width, 4)}
             said = {"model": model, "address": str(head), "roles": roles or NO_ROLE}
-            cells.append({**said, "category": name, **ends})
+            number = {"functions": functions, "first": index == 0, "at": at + 0.5}
+            cells.append({**said, **number, "category": name, **ends})
     return cells
 
 

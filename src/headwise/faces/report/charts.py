@@ -9,8 +9,10 @@ for dark paper. So the same specification is drawn on both.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,10 @@ from headwise.core.theme import FONT, LIGHT, Palette, ranges
 VEGA_LITE = "v6.4"
 SCHEMA = {"$schema": f"https://vega.github.io/schema/vega-lite/{VEGA_LITE}.json"}
 SHARPNESS = 2
+SVG_WIDTH = re.compile(r'<svg[^>]*? width="([\d.]+)"')
+SVG_SIZE = re.compile(r'(<svg[^>]*?) width="([\d.]+)" height="([\d.]+)"')
+PRINTED = 0.6  # points of a pixel: words of 12 pixels come to 7 points
+MOST_TRIES = 4  # to make a figure as wide as it should be
 Spec = dict[str, Any]
 ChartRows = pd.DataFrame | Sequence[Mapping[str, Any]]
 ATTENTION_NAME = 70  # pixels of `sliding 512` before the number of a layer
@@ -439,6 +445,37 @@ class Figure:
             "padding": 16,
         }
         return specification(SCHEMA | together)
+
+    def printed(self, width: float, palette: Palette, columns: int) -> str:
+        """The figure as SVG `width` points wide, with its note below in place of a title: a paper has captions."""
+        import vl_convert  # of the extra `report`
+
+        config = vega_config(palette)
+        pixels = width / PRINTED
+        room = (pixels - 110 * columns) / columns
+        svg = ""
+        # Vega decides how much room the axes take: the panels get what is left.
+        for _ in range(MOST_TRIES):
+            chart = self.specification()
+            lines = wrap(self.note, int(pixels / 5.5))
+            note = {"text": lines, "orient": "bottom", "fontSize": 10, "fontWeight": "normal"}
+            chart["title"] = note | {"color": palette["muted"]}
+            chart |= {"columns": columns, "padding": 2}
+            for part in chart["concat"]:
+                part["width"] = room
+            svg = vl_convert.vegalite_to_svg(chart, vl_version=VEGA_LITE, config=config)
+            found = SVG_WIDTH.search(svg)
+            left = pixels - float(found[1]) if found else 0.0
+            if abs(left) < 1:
+                break
+            room = max(60.0, room + left / columns)
+        return SVG_SIZE.sub(
+            lambda size: (
+                f'{size[1]} width="{PRINTED * float(size[2]):g}" height="{PRINTED * float(size[3]):g}"'
+            ),
+            svg,
+            count=1,
+        )
 
     def files(self) -> dict[str, str | bytes]:
         """What `NAME.svg` and `NAME.png` hold, by these names."""

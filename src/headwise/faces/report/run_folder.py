@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -321,6 +321,119 @@ def read_run(folder: Path) -> FinishedRun:
     )
     refuse_absent_heads(run)
     return run
+
+
+def read_folders(folders: Sequence[Path]) -> FinishedRun:
+    """What folders of one model hold together: runs, scores, roles. A measure, and roles, come from one of them alone.
+
+    Raises HeadwiseError for a folder that holds none of these, for folders of different heads, for two runs with pruned
+    models, and where two folders have the same measure, or both roles.
+    """
+    if not folders:
+        raise HeadwiseError(
+            "No folder was named: give those that score, roles, prune or a study wrote."
+        )
+    parts = [read_part(folder) for folder in folders]
+    whole, *others = sorted(parts, key=lambda part: part.model_table.empty)
+    for other in others:
+        whole = joined(whole, other)
+    return whole
+
+
+def read_part(folder: Path) -> FinishedRun:
+    """A run, or scores or roles alone, as a run that has nothing else."""
+    tables = {name: table.of() for name, table in FILES.items()}
+    roles = RolesFolder(
+        **{name: table.of() for name, table in (ROLE_FILES | OPTIONAL_ROLE_FILES).items()},
+        facts={},
+        examples=[],
+    )
+    facts: dict[str, Any] = {name: {} for name in BY_NAME}
+    if (folder / "run.json").is_file() or (folder / "grid.json").is_file():
+        return read_run(folder)
+    if (below(folder, SCORES.signature_file)).is_file():
+        for name, table in FILES.items():
+            if name not in ("training", "words"):
+                tables[name] = table_or_empty(below(folder, table.file), table)
+        signature = read_json(below(folder, SCORES.signature_file), dict)
+    elif (folder / "facts.json").is_file():
+        roles = _read_roles(folder)
+        signature = dict(roles.facts).get("signature", {})
+    else:
+        found = "no folder" if not folder.is_dir() else "a folder with neither of these"
+        raise HeadwiseError(
+            f"{folder} is {found}: give a folder that headwise score, roles, prune or a study wrote."
+        )
+    facts |= {"signature": signature, "versions": signature.get("versions") or {}}
+    facts["model"] = signature.get("model")
+    return FinishedRun(
+        folder=folder,
+        facts=facts,
+        model_table=models.table_of_models(MODELS.of(), facts),
+        plan=None,
+        roles=roles,
+        layouts={},
+        gates={},
+        translations={},
+        rescored={},
+        **tables,
+    )
+
+
+def joined(run: FinishedRun, other: FinishedRun) -> FinishedRun:
+    """A run with what another folder of the same model has. Raises HeadwiseError where both have the same."""
+    if not other.model_table.empty:
+        raise HeadwiseError(
+            f"{run.folder} and {other.folder} both have pruned models: give one of them, or compare them with "
+            "headwise compare."
+        )
+    counted = [heads_of(part) for part in (run, other)]
+    for kind in counted[0].keys() & counted[1].keys():
+        before, after = (count[kind] for count in counted)
+        if before != after:
+            raise HeadwiseError(
+                f"{run.folder} and {other.folder} are of different models: {sum(before)} and {sum(after)} {kind} heads."
+            )
+    one, two = model_of(run), model_of(other)
+    same = {one, *(str(run.folder), run.folder.name), ""}
+    if one and two not in same and one not in (str(other.folder), other.folder.name):
+        raise HeadwiseError(
+            f"{run.folder} and {other.folder} are of different models, {one} and {two}: give folders of one model."
+        )
+    twice = sorted({*run.heads["measure"]} & {*other.heads["measure"]})
+    if twice:
+        raise HeadwiseError(
+            f"{run.folder} and {other.folder} both have {', '.join(twice)} of the heads: give one of them."
+        )
+    if run.roles and other.roles:
+        raise HeadwiseError(f"{run.folder} and {other.folder} both have roles: give one of them.")
+    changes: dict[str, Any] = {}
+    for name in ("heads", "lrp", "untrained", "curves"):
+        both = [table for table in (getattr(run, name), getattr(other, name)) if len(table)]
+        changes[name] = pd.concat(both, ignore_index=True) if both else getattr(run, name)
+    for name in ("faithfulness", "interactions", "words"):
+        if getattr(run, name).empty:
+            changes[name] = getattr(other, name)
+    if other.roles:
+        changes["roles"] = other.roles
+    return replace(run, **changes)
+
+
+def model_of(run: FinishedRun) -> str:
+    """The model that a run, scores or roles are of, as its user named it; empty where it is not known."""
+    named = run.planned.get("model", run.facts.get("model"))
+    return named.rstrip("/") if isinstance(named, str) else ""
+
+
+def heads_of(run: FinishedRun) -> Mapping[str, Sequence[int]]:
+    """Of each kind that is known, the number of heads in each layer of the whole model."""
+    for mask in run.layouts.values():
+        return {str(kind): counts for kind, counts in mask.heads.query.items()}
+    signature = run.facts.get("signature") or {}
+    heads = signature.get("heads")
+    if isinstance(heads, dict) and isinstance(heads.get("query"), dict):
+        return {kind: tuple(counts) for kind, counts in heads["query"].items()}
+    return {}
 
 
 def refuse_absent_heads(run: FinishedRun) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 
 import headwise.importance.measures as measure_table
 from headwise.core.grid import HeadGrid, Scale
+from headwise.core.head_panels import rounded_up
 from headwise.core.heads import KINDS, Head, HeadMap, head_of
 from headwise.faces.report import charts, kept_heads
 from headwise.faces.report.charts import MOST_HEADS_WITH_WORDS, Figure, HeadChart, Panel, tips
@@ -263,7 +264,7 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
     rows = of_kind(of_measure(run.heads, measure), kind).to_dict("records")
     places = places_of_heads(run, kind)
     known = control_ranges(run)
-    top = _rounded_up(max(row["value"] for row in rows))
+    top = rounded_up(max(row["value"] for row in rows))
     power, times = scaled(top)
     unit = 10.0**power
     exact = partial(number, scale=top, more=1)
@@ -353,15 +354,6 @@ def _edge(chart: HeadChart, share: float) -> charts.Spec:
     # The height of a row, as in HeadChart.panel.
     look["size"] = 44 if chart.fits_words else 22
     return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
-
-
-def _rounded_up(value: float) -> float:
-    """The next number of two digits: the end of a colour scale. 1 where nothing is above 0."""
-    if not value > 0:
-        return 1.0
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    # 0.14 / 0.01 is a little above 14: ceil alone would make 0.15 of 0.14.
-    return round(math.ceil(round(value / unit, 6)) * unit, 12)
 
 
 def conservation_table(run: FinishedRun) -> Table | None:

@@ -1,0 +1,410 @@
+"""Panels of the same heads beside each other, at the size of a printed page: figure 1 of Voita et al. (2019).
+
+Every panel has layers in rows and heads in columns, all in one order, so that a head stands at the same place in each.
+Lengths are points (72 an inch).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from os import PathLike
+from pathlib import Path
+from textwrap import wrap
+
+from headwise.core.errors import HeadwiseError
+from headwise.core.folders import as_path, write_file
+from headwise.core.heads import Head
+from headwise.core.theme import DARK, LIGHT, Palette, blend, ranges
+
+COLUMN = 3.3 * 72  # of a page of two columns
+PAGE = 7.0 * 72  # both of them
+FONT = (
+    "Arial, Helvetica, 'Liberation Sans', sans-serif"  # metrics alike, so that words fit anywhere
+)
+# Colours that people with any colour vision tell apart (Okabe and Ito 2008), those with enough contrast to black first.
+DISTINCT = ("#56b4e9", "#e69f00", "#cc79a7", "#2fbf95", "#f0e442", "#e07b39", "#8fa7e8")
+WORDS = 6.0  # of the text in cells
+SMALLEST = 4.6  # text that is still read
+ROW = 20.0  # the height of a layer
+TALLEST = 340.0  # of all layers
+GUTTER = 7.0  # of a cell, for the number of its head
+BETWEEN = 16.0  # panels
+LAYERS = 22.0  # for the numbers of layers
+MOST_FUNCTIONS = 3  # in one cell
+LETTER = 0.56  # the width of a letter, in parts of its height
+ARROW = 0.6  # how many letters an arrow is wider than one
+ENDINGS = (".pdf", ".svg", ".png")
+
+
+@dataclass(frozen=True)
+class Function:
+    """What a head does. group: whose colour it has. text: in few letters. value: how often. sure: whether every draw of
+    the text confirms it."""
+
+    group: str
+    text: str
+    value: float
+    sure: bool = True
+
+
+@dataclass(frozen=True)
+class HeadPanel:
+    """A panel: a value of each head, or its functions.
+
+    unit: what a value is, in a few words. share: a value that is marked on the scale, such as an equal share.
+    """
+
+    title: str
+    unit: str = ""
+    values: Mapping[Head, float] | None = None
+    share: float | None = None
+    functions: Mapping[Head, Sequence[Function]] | None = None
+
+    @property
+    def top(self) -> float:
+        """The end of the scale of its values."""
+        known = [value for value in (self.values or {}).values() if math.isfinite(value)]
+        return rounded_up(max(known, default=0.0))
+
+
+@dataclass(frozen=True)
+class HeadPanels:
+    """Panels of some heads. heads: of one kind, in the order in which they stand. note: what that order is."""
+
+    heads: Sequence[Head]
+    panels: Sequence[HeadPanel]
+    note: str = ""
+    layers: str = "layer"
+
+    def save(
+        self, path: str | PathLike[str], width: float = PAGE / 72, *, dark: bool = False
+    ) -> Path:
+        """Write the picture as .pdf, .svg or .png, in place of a file of that name; returns its path. width: in inches.
+        dark: for dark slides. Raises HeadwiseError for another ending, and where the file cannot be written."""
+        place = picture_path(path)
+        return write_file(place, picture_bytes(self.svg(width, dark=dark), place))
+
+    def svg(self, width: float = PAGE / 72, *, dark: bool = False) -> str:
+        """The picture; width: in inches."""
+        return Drawing(self, 72 * width, DARK if dark else LIGHT).svg()
+
+    def html(self) -> str:
+        """The picture, for notebooks."""
+        return f'<figure style="margin: 0">{self.svg()}</figure>'
+
+    _repr_html_ = html
+
+    def __repr__(self) -> str:
+        titles = ", ".join(panel.title for panel in self.panels)
+        return f"HeadPanels({len(self.heads)} heads: {titles}); .save('heads.pdf') writes it"
+
+
+class Drawing:
+    """`HeadPanels` as SVG of a width in points."""
+
+    def __init__(self, picture: HeadPanels, width: float, palette: Palette) -> None:
+        self.picture = picture
+        self.width = width
+        self.palette = palette
+        self.parts: list[str] = []
+        self.rows = list(dict.fromkeys(head.layer for head in picture.heads))
+        self.column: dict[Head, int] = {}
+        counts: dict[int, int] = {}
+        for head in picture.heads:
+            self.column[head] = counts.get(head.layer, 0)
+            counts[head.layer] = self.column[head] + 1
+        self.columns = max(counts.values(), default=1)
+        self.row = max(4.0, min(ROW, TALLEST / max(1, len(self.rows))))
+        functions = [panel.functions for panel in picture.panels if panel.functions is not None]
+        groups = dict.fromkeys(
+            one.group for table in functions for found in table.values() for one in found
+        )
+        self.colours = {
+            group: DISTINCT[place % len(DISTINCT)] for place, group in enumerate(groups)
+        }
+
+    def svg(self) -> str:
+        """All panels: those with functions below the others in a narrow picture, else beside them."""
+        narrow = self.width < 1.5 * COLUMN or self.columns > 12
+        values = [panel for panel in self.picture.panels if panel.functions is None]
+        functions = [panel for panel in self.picture.panels if panel.functions is not None]
+        bands = [values[at : at + 2] for at in range(0, len(values), 2)] + [
+            [panel] for panel in functions
+        ]
+        if not narrow:
+            bands = [list(self.picture.panels)]
+        top = 0.0
+        letter = 0
+        for band in filter(None, bands):
+            top = self.band(band, top, letter) + 8
+            letter += len(band)
+        for line in wrap(self.picture.note, int((self.width - LAYERS) / (0.5 * 6))):
+            self.text(LAYERS, top, line, "muted", 6)
+            top += 7.5
+        top -= 3
+        size = (
+            f'width="{self.width:.1f}" height="{top:.1f}" viewBox="0 0 {self.width:.1f} {top:.1f}"'
+        )
+        label = escape(", ".join(panel.title for panel in self.picture.panels))
+        ground = f'<rect width="100%" height="100%" fill="{self.palette["card"]}"/>'
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{label}">'
+            f"{ground}{''.join(self.parts)}</svg>"
+        )
+
+    def band(self, band: Sequence[HeadPanel], top: float, letter: int) -> float:
+        """Panels beside each other; returns where they end."""
+        # A cell with functions has words in it.
+        shares = [2.6 if panel.functions is not None and len(band) > 1 else 1.0 for panel in band]
+        room = self.width - LAYERS - BETWEEN * (len(band) - 1) - 1
+        left = LAYERS
+        end = top
+        for at, (panel, share) in enumerate(zip(band, shares, strict=True)):
+            wide = room * share / sum(shares)
+            name = chr(ord("a") + letter + at) if len(self.picture.panels) > 1 else ""
+            end = max(end, self.panel(panel, name, left, top, wide, first=at == 0))
+            left += wide + BETWEEN
+        return end
+
+    def panel(
+        self, panel: HeadPanel, name: str, left: float, top: float, wide: float, first: bool
+    ) -> float:
+        """One panel with its title, cells and scale or legend; returns where it ends."""
+        self.text(left, top + 8, f"{name}  {panel.title}".strip(), "ink", 8, bold=True)
+        if panel.unit:
+            self.text(left, top + 16.5, panel.unit, "muted", fitting(panel.unit, wide, 6.5))
+        cells = top + 21
+        if first:
+            middle = cells + len(self.rows) * self.row / 2
+            turn = f'transform="rotate(-90 6 {middle:.1f})"'
+            self.text(6, middle, self.picture.layers, "muted", 6.5, "middle", more=turn)
+            for place, layer in enumerate(self.rows):
+                y = cells + (place + 0.5) * self.row + 2.2
+                if self.row >= 7 or layer % 4 == 0:
+                    self.text(LAYERS - 4, y, str(layer), "muted", min(6.5, self.row), "end")
+        across = wide / self.columns
+        draw = self.value_cell if panel.functions is None else self.function_cell
+        for head in self.picture.heads:
+            x = left + self.column[head] * across
+            y = cells + self.rows.index(head.layer) * self.row
+            draw(panel, head, x, y, across)
+        below = cells + len(self.rows) * self.row + 5
+        if panel.functions is None:
+            return self.scale(panel, left, below, wide)
+        return self.legend(panel, left, below, wide)
+
+    def value_cell(self, panel: HeadPanel, head: Head, x: float, y: float, across: float) -> None:
+        """A head's value as a colour, and the head's number."""
+        value = (panel.values or {}).get(head, math.nan)
+        share = 0.0 if math.isnan(value) else value / panel.top
+        colours = ranges(self.palette)["heatmap"]
+        colour = self.palette["card"] if math.isnan(value) else blend(colours, share)
+        said = "not measured" if math.isnan(value) else f"{value:.3g}"
+        self.box(x, y, across, self.row, colour, f"{head}: {said}")
+        size = fitting(str(head.head), across - 1, WORDS)
+        if size and self.row >= size + 1:
+            ink = readable_on(colour, self.palette)
+            self.text(
+                x + across / 2,
+                y + self.row / 2 + 0.36 * size,
+                str(head.head),
+                ink,
+                size,
+                "middle",
+            )
+
+    def function_cell(
+        self, panel: HeadPanel, head: Head, x: float, y: float, across: float
+    ) -> None:
+        """A head's functions, a band of colour each, beside its number."""
+        found = list((panel.functions or {}).get(head, ()))
+        said = ", ".join(f"{one.text} {one.value:.2f}" for one in found) or "no known function"
+        gutter = GUTTER if across >= 16 else 0.0
+        self.box(x, y, across, self.row, self.palette["line"], f"{head}: {said}")
+        size = min(5.5, self.row - 1)
+        if gutter and size >= SMALLEST:
+            number = fitting(str(head.head), gutter - 0.5, size) or SMALLEST
+            self.text(x + gutter / 2 + 0.3, y + 7, str(head.head), "muted", number, "middle")
+        shown = found[:MOST_FUNCTIONS]
+        left, room = x + gutter, across - gutter - 0.6
+        high = (self.row - 0.6) / max(1, len(shown))
+        for place, one in enumerate(shown):
+            at = y + 0.3 + place * high
+            self.parts.append(
+                f'<rect x="{left:.2f}" y="{at:.2f}" width="{room:.2f}" height="{high - 0.3:.2f}" '
+                f'fill="{self.colours[one.group]}"/>'
+            )
+            self.function_words(one, left, at, room, high)
+        if len(found) > 1 and gutter:
+            self.text(
+                x + gutter / 2 + 0.2,
+                y + self.row - 2.4,
+                f"×{len(found)}",
+                "ink",
+                SMALLEST,
+                "middle",
+            )
+
+    def function_words(self, one: Function, x: float, y: float, room: float, high: float) -> None:
+        """What a function is and how often, as far as there is room; a dot where not every draw confirms it."""
+        left = room
+        if not one.sure:
+            self.parts.append(
+                f'<circle cx="{x + room - 2.6:.2f}" cy="{y + 2.7:.2f}" r="1.5" fill="#000000"/>'
+            )
+            left -= 4
+        value = f"{one.value:.2f}".removeprefix("0")
+        both = f"{one.text} {value}"
+        ink = "#000000"
+        if high >= 12:
+            for line, words in enumerate((one.text, value)):
+                size = fitting(words, (left if line == 0 else room) - 1, WORDS)
+                if size:
+                    middle = y + high / 2 + (-1.4 if line == 0 else 6.2)
+                    self.text(x + 1.5, middle, words, ink, size)
+            return
+        for words in (both, one.text):
+            size = fitting(words, left - 1.5, min(WORDS, high - 0.8))
+            if size:
+                self.text(x + 1.5, y + high / 2 + 0.36 * size, words, ink, size)
+                return
+
+    def scale(self, panel: HeadPanel, left: float, top: float, wide: float) -> float:
+        """The colours of a panel's values from 0 to its highest; returns where it ends."""
+        colours = ranges(self.palette)["heatmap"]
+        steps = 32
+        long = min(wide, 90.0)
+        for step in range(steps):
+            self.parts.append(
+                f'<rect x="{left + step * long / steps:.2f}" y="{top:.2f}" width="{long / steps + 0.2:.2f}" '
+                f'height="5" fill="{blend(colours, step / (steps - 1))}"/>'
+            )
+        self.text(left, top + 12, "0", "muted", 6)
+        self.text(left + long, top + 12, f"{panel.top:g}", "muted", 6, "end")
+        if panel.share is not None and 0.15 < panel.share / panel.top < 0.75:
+            at = left + long * panel.share / panel.top
+            self.parts.append(
+                f'<path d="M{at:.2f} {top - 1:.2f}v7.5" stroke="{self.palette["ink"]}" stroke-width="0.7"/>'
+            )
+            self.text(at, top + 12, f"1/{round(1 / panel.share)} (equal)", "muted", 5.5, "middle")
+        return top + 14
+
+    def legend(self, panel: HeadPanel, left: float, top: float, wide: float) -> float:
+        """The colours of functions, and what a dot says; returns where it ends."""
+        found = [one for functions in (panel.functions or {}).values() for one in functions]
+        names = [(group, colour, "box") for group, colour in self.colours.items()]
+        without = sum(not (panel.functions or {}).get(head) for head in self.picture.heads)
+        names.append((f"none known ({without})", self.palette["line"], "box"))
+        if any(len(functions) > 1 for functions in (panel.functions or {}).values()):
+            names.append(("×2: two functions", "", ""))
+        if not all(one.sure for one in found):
+            names.append(("not in every draw of the text", "#000000", "dot"))
+        x, y = left, top
+        for name, colour, shape in names:
+            start = 8.5 if shape else 0
+            needed = start + 0.5 * 6.3 * len(name) + 7
+            if x + needed > left + wide and x > left:
+                x, y = left, y + 9
+            if shape == "dot":
+                self.parts.append(
+                    f'<circle cx="{x + 3:.2f}" cy="{y + 3:.2f}" r="1.6" fill="{self.palette["ink"]}"/>'
+                )
+            elif shape:
+                self.parts.append(
+                    f'<rect x="{x:.2f}" y="{y:.2f}" width="6" height="6" fill="{colour}"/>'
+                )
+            self.text(x + start, y + 5.4, name, "muted", 6.3)
+            x += needed
+        return y + 9
+
+    def box(self, x: float, y: float, wide: float, high: float, colour: str, tip: str) -> None:
+        gap = 0.5 if min(wide, high) > 5 else 0.0
+        self.parts.append(
+            f'<rect x="{x:.2f}" y="{y:.2f}" width="{wide - gap:.2f}" height="{high - gap:.2f}" fill="{colour}">'
+            f"<title>{escape(tip)}</title></rect>"
+        )
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        ink: str,
+        size: float,
+        anchor: str = "start",
+        bold: bool = False,
+        more: str = "",
+    ) -> None:
+        colour = self.palette.get(ink, ink)
+        weight = ' font-weight="700"' if bold else ""
+        self.parts.append(
+            f'<text x="{x:.2f}" y="{y:.2f}" font-family="{FONT}" font-size="{size:.2f}" fill="{colour}" '
+            f'text-anchor="{anchor}"{weight} {more}>{escape(words)}</text>'
+        )
+
+
+def fitting(words: str, room: float, size: float) -> float:
+    """The size at which words fit, at most `size`; 0 where they would be too small to read."""
+    letters = len(words) + ARROW * words.count("→")
+    fits = min(size, room / (LETTER * max(1.0, letters)))
+    return fits if fits >= SMALLEST else 0.0
+
+
+def readable_on(colour: str, palette: Palette) -> str:
+    """The ink with more contrast to a ground: `on-low` or `on-high`."""
+    ground = luminance(colour)
+
+    def contrast(ink: str) -> float:
+        low, high = sorted((ground, luminance(palette[ink])))
+        return (high + 0.05) / (low + 0.05)
+
+    return max(("on-low", "on-high"), key=contrast)
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of a colour (WCAG 2.2): 0 black, 1 white."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def rounded_up(value: float) -> float:
+    """The next number of two digits: the end of a colour scale. 1 where nothing is above 0."""
+    if not value > 0:
+        return 1.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # 0.14 / 0.01 is a little above 14: ceil alone would make 0.15 of 0.14.
+    return round(math.ceil(round(value / unit, 6)) * unit, 12)
+
+
+def picture_path(path: str | PathLike[str]) -> Path:
+    """The file of a picture. Raises HeadwiseError for another ending than those that pictures have."""
+    place = as_path(path)
+    if place.suffix.lower() not in ENDINGS:
+        raise HeadwiseError(
+            f"A picture is .pdf, .svg or .png, and '{place}' ends otherwise: name it {place.stem or 'heads'}.pdf."
+        )
+    return place
+
+
+def picture_bytes(svg: str, place: Path) -> bytes:
+    """A picture as its file has it, by the ending of its name; fonts are embedded in PDF. Raises HeadwiseError where the
+    package that converts it is not installed."""
+    ending = place.suffix.lower()
+    if ending == ".svg":
+        return svg.encode()
+    try:
+        import vl_convert  # of the extra `report`
+    except ImportError:
+        raise HeadwiseError(
+            f"A picture as {ending} is made by vl-convert-python, which is not installed: pip install "
+            "'headwise[report]', or name a file .svg."
+        ) from None
+    if ending == ".pdf":
+        return bytes(vl_convert.svg_to_pdf(svg))
+    return bytes(vl_convert.svg_to_png(svg, ppi=300))

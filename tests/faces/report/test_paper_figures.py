@@ -1,0 +1,163 @@
+"""`hw.figure`: figures of the papers as files, from folders of one model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+import headwise as hw
+from faces.report.made import HEADS, cells, change, make_run, rescored
+from faces.report.made_sweeps import write_sweeps
+from headwise.core.head_panels import COLUMN, PAGE, Drawing, Function, HeadPanel, HeadPanels
+from headwise.core.heads import Head, HeadMap
+from headwise.core.theme import LIGHT
+from headwise.faces.report.paper_figures import PAPER_FIGURES
+from headwise.faces.report.run_folder import read_folders, read_run
+from refusals import refuses
+
+SVG = "{http://www.w3.org/2000/svg}"
+PDF_SIZE = re.compile(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]")
+
+
+def signature(model: str = "some/model", heads: HeadMap = HEADS) -> dict[str, object]:
+    """What a table of scores, or of roles, says of its model."""
+    query = {kind: list(counts) for kind, counts in heads.query.items()}
+    return {"model": model, "heads": {"query": query, "key_value": query}}
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    """Scores of a model in one folder, its roles in another, as the commands leave them."""
+    whole = make_run(tmp_path / "whole")
+    (tmp_path / "scores").mkdir()
+    for name in ("heads.csv", "lrp.csv"):
+        shutil.copy(whole / name, tmp_path / "scores" / name)
+    (tmp_path / "scores" / "heads.json").write_text(json.dumps(signature()))
+    shutil.copytree(whole / "roles", tmp_path / "roles")
+    change(tmp_path, {"roles/facts.json": {"signature": signature()}})
+    return [tmp_path / "scores", tmp_path / "roles"]
+
+
+def column_of(svg: str, panel: int, layer: int) -> list[str]:
+    """The addresses of the heads of a layer in a panel, from left to right."""
+    titles = [one.text or "" for one in ElementTree.fromstring(svg).iter(f"{SVG}title")]
+    size = HEADS.total
+    heads = [text.partition(":")[0] for text in titles[panel * size : (panel + 1) * size]]
+    return [head for head in heads if head.split("/")[1] == str(layer)]
+
+
+def test_scores_of_one_folder_stand_beside_roles_of_another(
+    parts: list[Path], tmp_path: Path
+) -> None:
+    """All panels have one order: in each layer the head of the highest relevance first."""
+    text = hw.figure("importance", *parts, out=tmp_path / "fig1.svg").read_text()
+    table = pd.read_csv(parts[0] / "heads.csv")
+    relevance = table[(table["measure"] == "lrp.ding") & (table["layer"] == 1)]
+    ranked = relevance.sort_values("value", ascending=False)["head"]
+    wanted = [f"encoder-self/1/{head}" for head in ranked]
+    for panel in range(3):
+        assert column_of(text, panel, 1) == wanted
+
+
+@pytest.mark.parametrize(("width", "points"), [("column", COLUMN), ("page", PAGE), (5, 360)])
+def test_a_pdf_is_as_wide_as_the_page_and_has_its_fonts(
+    parts: list[Path], tmp_path: Path, width: str | float, points: float
+) -> None:
+    pdf = hw.figure("roles", *parts, out=tmp_path / "a.pdf", width=width).read_bytes()
+    size = PDF_SIZE.search(pdf)
+    assert size and float(size[1]) == pytest.approx(points, abs=0.1)
+    assert b"FontFile" in pdf or b"/ObjStm" in pdf  # objects may be packed
+
+
+@pytest.mark.parametrize("name", [*PAPER_FIGURES])
+def test_every_figure_is_drawn_from_a_run_that_has_all(name: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rescored())
+    if name == "kinds":
+        write_sweeps(run)
+    file = hw.figure(name, run, out=tmp_path / "a.svg", width="column")
+    root = ElementTree.fromstring(file.read_text())
+    assert float(root.attrib["width"]) == pytest.approx(COLUMN, abs=1)
+
+
+def test_what_is_missing_is_named(parts: list[Path], tmp_path: Path) -> None:
+    scores, roles = parts
+    out = tmp_path / "a.pdf"
+    refuses(lambda: hw.figure("importanc", scores, out=out), "did you mean 'importance'")
+    refuses(lambda: hw.figure("quality", scores, out=out), "pruned models (headwise prune)")
+    refuses(lambda: hw.figure("roles", scores, out=out), "roles (headwise roles)")
+    refuses(lambda: hw.figure("roles", roles, out=tmp_path / "a.tif"), "name it a.pdf")
+    refuses(lambda: hw.figure("roles", roles, out=out, width="wide"), "column, page")
+    refuses(lambda: hw.figure("roles", roles, out=out, kind="encoder"), "no kind of heads")
+    refuses(lambda: hw.figure("roles", out=out), "No folder was named")
+    refuses(lambda: hw.figure("roles", tmp_path, out=out), "headwise score, roles, prune")
+    refuses(
+        lambda: hw.figure("importance", scores, out=out, measures=["gate"]),
+        "No head was scored by 'gate'",
+    )
+    assert not out.exists()
+
+
+def test_folders_of_different_models_do_not_mix(parts: list[Path], tmp_path: Path) -> None:
+    """Not by their heads, and where these are alike not by their names."""
+    scores, roles = parts
+    refuses(lambda: read_folders([scores, scores]), "both have")
+    change(roles, {"facts.json": {"signature": signature("another/model")}})
+    refuses(lambda: read_folders([scores, roles]), "some/model and another/model")
+    smaller = HeadMap({"encoder-self": (8, 8)})
+    change(roles, {"facts.json": {"signature": signature(heads=smaller)}})
+    refuses(lambda: read_folders([scores, roles]), "24 and 16 encoder-self heads")
+
+
+def test_a_run_takes_the_roles_of_a_folder(parts: list[Path], tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {"roles": None, "heads.csv": None, "plan.toml": None})
+    both = read_folders([parts[0], run, parts[1]])
+    assert both.folder == run and both.roles and not both.heads.empty
+    assert len(both.model_table) == len(read_run(run).model_table)
+
+
+def test_several_functions_have_several_colours_and_their_number() -> None:
+    heads = [Head("encoder-self", 0, head) for head in range(4)]
+    functions = {
+        heads[0]: [Function("positional", "−1", 0.9), Function("syntactic", "obj→", 0.7)],
+        heads[1]: [Function("rare tokens", "rare", 0.6, sure=False)],
+        heads[2]: [],
+    }
+    picture = HeadPanels(heads, [HeadPanel("Function", functions=functions)])
+    svg = picture.svg()
+    colours = Drawing(picture, PAGE, LIGHT).colours
+    assert len({*colours.values()}) == 3 and all(colour in svg for colour in colours.values())
+    assert ">×2<" in svg
+    assert svg.count("<circle") == 2 and "not in every draw" in svg  # the head's, the legend's
+    sure = HeadPanels(heads, [HeadPanel("Function", functions={heads[0]: functions[heads[0]]})])
+    assert "<circle" not in sure.svg()
+
+
+def test_words_of_a_picture_are_escaped() -> None:
+    heads = [Head("cross", 0, 0)]
+    picture = HeadPanels(heads, [HeadPanel("<b>", "&", values={heads[0]: 0.5})], "a < b")
+    ElementTree.fromstring(picture.svg())
+
+
+def test_the_plot_of_scores_is_the_same_picture(parts: list[Path], tmp_path: Path) -> None:
+    scores = hw.Scores.read(parts[0])
+    plot = scores.plot(sort="relevance", measures=["relevance", "confidence"])
+    figure = hw.figure("importance", parts[0], out=tmp_path / "a.svg").read_text()
+    assert plot.svg() == figure
+    by_number = scores.plot(measures=["confidence"], sort="confidence")
+    assert [head.head for head in by_number.heads] != list(range(8)) * 3
+    refuses(lambda: scores.plot(measures=["confidence"], kind="cross"), "has no cross heads")
+
+
+def test_heads_that_not_every_draw_confirms_have_a_dot(parts: list[Path], tmp_path: Path) -> None:
+    table = pd.read_csv(parts[1] / "roles.csv")
+    draws = {"draws": 6}
+    change(parts[1], {"roles.csv": table.assign(draws=10)})
+    assert "<circle" not in hw.figure("roles", parts[1], out=tmp_path / "a.svg").read_text()
+    change(parts[1], {"roles.csv": cells(draws, head=int(table["head"][0]))})
+    assert "<circle" in hw.figure("roles", parts[1], out=tmp_path / "a.svg").read_text()
