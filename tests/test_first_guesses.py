@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 import torch
 import transformers
 import typer
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from huggingface_hub.utils import are_progress_bars_disabled
 from transformers import GPT2LMHeadModel
 
@@ -244,7 +247,10 @@ def without_a_name() -> None:
         (lambda f: without_a_name(), "@measure('mine')"),
         (lambda f: hw.score(asker("gpt2"), "one sentence"), "give a list, even of one sentence"),
         (lambda f: hw.score(asker(), [["a"], ["b"]]), "give parallel text"),
-        (lambda f: hw.score(asker(), ([*"abc"], [*"abc"])), "rows such as [(source, target), …]"),
+        (
+            lambda f: hw.score(asker(), ([*"abc"], [*"abc"])),
+            "a list of rows, [(source, target), …]",
+        ),
         (
             lambda f: hw.score(asker(), {"train": lines(3).dataset}),
             "give one of them, data['train']",
@@ -353,7 +359,7 @@ def scored() -> hw.Scores:
         (lambda m, t: hw.evaluate(m, t).of("loss"), "Quality.of needs measure"),
         (lambda m, t: hw.evaluate(m, t).perplexity, "Quality has no perplexity: its numbers are"),
         (lambda *_: scored()["gradients"], "(did you mean 'gradient'?)"),
-        (lambda *_: list(scored()), "There are no scores by '0' here"),
+        (lambda *_: list(scored()), "Scores is no list … .itertuples()"),
         (lambda *_: scored().df, "Scores has no df: its numbers are in .table"),
         (lambda *_: scored().top(2, measure="gradient"), "write scores.top(10, 'gradient')"),
         (lambda m, _: m.score("a"), "A Model has no score: write hw.score(model, …)"),
@@ -472,3 +478,63 @@ def test_a_warning_is_about_the_line_that_called() -> None:
     with pytest.warns(UserWarning, match="are also in the train text") as warned:
         hw.prune(asker("gpt2"), text, hw.Greedy(measure="random", keep=4), dev=text)
     assert {each.filename for each in warned if "also in" in str(each.message)} == {__file__}
+
+
+def test_data_sets_on_disk_have_names(tmp_path: Path) -> None:
+    """A Parquet file, and the folder of `save_to_disk`, with and without splits."""
+    data = Dataset.from_dict({"sentence": sentences(12, 0)})
+    data.to_parquet(tmp_path / "a.parquet")
+    data.save_to_disk(tmp_path / "b")
+    DatasetDict({"dev": data}).save_to_disk(tmp_path / "c")
+    for name in ("a.parquet?text=sentence", "b?text=sentence", "c?text=sentence&split=dev"):
+        assert list(hw.Text.open(f"datasets:{tmp_path}/{name}")) == sentences(12, 0)
+    refuses(lambda: hw.Text.open(f"datasets:{tmp_path}/c?text=sentence"), "no split 'train'")
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+def test_a_missing_cell_is_a_blank_one(missing: Any) -> None:
+    model = asker("gpt2")
+    cells = [*sentences(5, 0), missing]
+    for given in (pd.DataFrame({"text": cells}), pd.Series(cells)):
+        text = model.task.text_of(given)
+        assert list(text) == sentences(5, 0) and text.blank == 1
+    rows = pd.DataFrame({"text": cells, "label": ["1"] * 6})
+    assert len(classifier().task.text_of(rows)) == 5
+
+
+CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c d"}]
+
+
+@pytest.mark.parametrize("given", [CHAT, [CHAT, CHAT], [{"messages": CHAT}]])
+def test_conversations_need_the_template_of_the_model(given: Any) -> None:
+    model = asker("gpt2")
+    for call in (hw.score, hw.evaluate):
+        refuses(lambda call=call: call(model, given), "Conversations … apply_chat_template")
+    prune = hw.prune
+    refuses(lambda: prune(model, given, hw.Greedy(keep=2)), "Conversations … apply_chat_template")
+
+
+def test_what_is_made_by_a_method_says_so() -> None:
+    model = asker("gpt2")
+    scores = hw.score(model, sentences(12, 0), ["confidence"])
+    assert len(scores) == len(scores.table) and scores
+    cases: dict[str, Callable[[], Any]] = {
+        "hw.Head('decoder-self', 0, 1) … 'L0H1'": lambda: hw.Head("L0H1"),  # type: ignore[call-arg, arg-type]
+        "hw.HeadMask.full(model.heads)": lambda: hw.HeadMask(model),  # type: ignore[call-arg, arg-type]
+        "in place of a map of heads": lambda: hw.HeadMask(model, frozenset()),  # type: ignore[arg-type]
+        "hw.Scores.read": lambda: hw.Scores("x"),  # type: ignore[call-arg, arg-type]
+        "scores.table.itertuples()": lambda: list(scores),
+        "model.remove(['L0H1'])": lambda: model.remove(),  # type: ignore[call-arg]
+    }
+    for words, call in cases.items():
+        refuses(call, words)
+    head = hw.Head("cross", 0, 5)
+    assert (
+        head
+        == hw.Head(kind="cross", layer=0, head=5)
+        == copy.copy(head)
+        == pickle.loads(pickle.dumps(head))
+    )
+    asked = [sys.executable, "-c", "import headwise; headwise.study"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert "headwise.study.study.run_study" in answer.stderr and "cli" not in answer.stderr

@@ -113,8 +113,15 @@ else:
             rf"^(?:(?:def|class) {re.escape(name)}\b|{re.escape(name)}(?:: [^\n]*)? =)", re.M
         )
         root = Path(__file__).parent
+        if name == "study":
+            return ": headwise.study.study.run_study(plan, folder) runs one"
         for file in () if name.startswith("_") else sorted(root.rglob("*.py")):
-            if file != Path(__file__) and made.search(file.read_text(encoding="utf-8")):
+            # what a command runs is no call of Python
+            if (
+                file != Path(__file__)
+                and "cli" not in file.parts
+                and made.search(file.read_text(encoding="utf-8"))
+            ):
                 module = ".".join(file.relative_to(root.parent).with_suffix("").parts)
                 return f": from {module.removesuffix('.__init__')} import {name}"
         return ""

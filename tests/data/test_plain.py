@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
 from pathlib import Path
 
 import pandas as pd
@@ -121,3 +123,48 @@ def test_a_line_of_characters_that_nobody_sees_is_blank(tmp_path: Path) -> None:
     path = write(tmp_path, "a.en", "It rains.\n\u200b\n\ufeff\u200d \nनमस्\u200dते\n")
     text = Text.read(path)
     assert list(text) == ["It rains.", "नमस्\u200dते"] and text.blank == 2
+
+
+BINARY = {
+    "a.parquet": (b"PAR1\x15\x04\x15\x90\x1e", "Parquet … datasets:FILE"),
+    "a.arrow": (b"ARROW1\x00\x00\xff\xff", "Arrow … datasets:FOLDER"),
+    "a.zip": (b"PK\x03\x04\x14\x00\xa9\n", "an archive"),
+    "a.txt.xz": (lzma.compress(b"It rains.\n" * 9), "packed with xz … unpack it"),
+    "a.txt.bz2": (bz2.compress(b"It rains.\n" * 9), "packed with bzip2 … unpack it"),
+    "a.zst": (b"\x28\xb5\x2f\xfd\x04\x58\x51\x00", "packed with zstd … unpack it"),
+    "utf16.txt": ("It rains.\nA cat.\n".encode("utf-16"), "UTF-16 … UTF-8"),
+    "big-endian.txt": ("\ufeffIt rains.\n".encode("utf-16-be"), "UTF-16 … UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_files_that_are_no_text_are_named(tmp_path: Path, name: str) -> None:
+    content, words = BINARY[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    refuses(lambda: Text.read(path), f"'{path}' is {words}")
+
+
+def test_the_byte_order_marks_of_joined_files_are_no_letters(tmp_path: Path) -> None:
+    """As `cat *.txt` leaves them."""
+    path = write(tmp_path, "joined.txt", "\ufeffIt rains.\n\ufeffA cat.\r\nA\ufeffb.\n")
+    assert list(Text.read(path)) == ["It rains.", "A cat.", "A\ufeffb."]
+
+
+def test_tables_with_quotes_are_what_pandas_wrote(tmp_path: Path) -> None:
+    texts = ['A "warm" film.', '"Here."', "It's 5\"", '"', '""', "He said: ''no''.", 'a ""b', "x"]
+    other = [text[::-1] for text in texts]
+    frame = pd.DataFrame({"text": texts, "label": [*range(len(texts))]})
+    pairs = pd.DataFrame({"source": texts, "target": other})
+    for ending, between in (("csv", ","), ("tsv", "\t")):
+        frame.to_csv(tmp_path / f"a.{ending}", sep=between, index=False)
+        pairs.to_csv(tmp_path / f"b.{ending}", sep=between, index=False)
+        assert [text for text, _ in LabelledText.open(tmp_path / f"a.{ending}")] == texts
+        assert list(ParallelText.open(tmp_path / f"b.{ending}")) == list(
+            zip(texts, other, strict=True)
+        )
+    plain = '"Come," she said, "now."\t"Here."\n"""\t""\n'
+    assert list(ParallelText.open(write(tmp_path, "c.tsv", plain))) == [
+        ('"Come," she said, "now."', '"Here."'),
+        ('"""', '""'),
+    ]

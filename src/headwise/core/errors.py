@@ -107,6 +107,20 @@ def called_as(
     return decorate
 
 
+Made = TypeVar("Made", bound=type)
+
+
+def made_as(example: str) -> Callable[[Made], Made]:
+    """`called_as` for what makes an object of a class of rows or fields."""
+
+    def decorate(made: Made) -> Made:
+        name = "__new__" if issubclass(made, tuple) else "__init__"
+        setattr(made, name, called_as(example)(getattr(made, name)))
+        return made
+
+    return decorate
+
+
 def refuse_call(
     function: Callable[..., Any],
     given: Sequence[Any],
@@ -119,9 +133,9 @@ def refuse_call(
 
     takes = dict(signature(function).parameters)
     owner = function.__name__
-    if next(iter(takes), "") == "self":
-        kind = type(given[0]).__name__
-        owner = kind if owner == "__init__" else f"{kind}.{owner}"
+    if next(iter(takes), "") in ("self", "_cls"):
+        kind = given[0].__name__ if isinstance(given[0], type) else type(given[0]).__name__
+        owner = kind if owner in ("__init__", "__new__") else f"{kind}.{owner}"
         given = given[1:]  # without self
         takes.pop(next(iter(takes)))
     by_place = [name for name, one in takes.items() if one.kind is not Parameter.KEYWORD_ONLY]

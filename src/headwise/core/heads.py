@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
-from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.core.errors import HeadwiseError, did_you_mean, made_as, shown_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +41,7 @@ Row = dict[str, Any]  # of a table, by column
 Named: TypeAlias = Any  # heads as somebody names them (`HeadMap.named`)
 
 
+@made_as("hw.Head('decoder-self', 0, 1), or the name as it is, 'L0H1', where heads are named")
 class Head(NamedTuple):
     """The address of one head."""
 
@@ -77,7 +78,10 @@ def as_rows(given: Any) -> Any:
         names = [str(name) for name in given.columns]
         if twice := {name for name in names if names.count(name) > 1}:
             raise HeadwiseError(f"The table has two columns '{min(twice)}': rename one of them.")
-        return given.to_dict("records")
+        given = given.astype(object)
+        return given.where(given.notna(), None).to_dict("records")
+    if hasattr(given, "fillna"):
+        given = given.astype(object).fillna("")  # a missing sentence is blank
     for name in ("to_list", "tolist"):
         if hasattr(given, name):
             return getattr(given, name)()

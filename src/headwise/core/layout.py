@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.errors import HeadwiseError, made_as, shown_value
 from headwise.core.folders import as_path, write_text
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, Kind, Named, Site, describe
 
 
+@made_as("hw.HeadMask.full(model.heads).without(['L0H1'])")
 @dataclass(frozen=True)
 class HeadMask:
     """Which heads of a map are kept. Its JSON form is the layout of every pruned model (docs/layout.md)."""
@@ -22,6 +23,7 @@ class HeadMask:
     kept: frozenset[Head]
 
     def __post_init__(self) -> None:
+        refuse_other_maps(self.heads)
         for head in self.kept:
             if head not in self.heads:
                 raise HeadwiseError(
@@ -31,10 +33,7 @@ class HeadMask:
     @classmethod
     def full(cls, heads: HeadMap) -> HeadMask:
         """All heads of a map. Raises HeadwiseError for anything else, such as a model."""
-        if not isinstance(heads, HeadMap):
-            raise HeadwiseError(
-                f"{shown_value(heads)} was given in place of a map of heads: give model.heads."
-            )
+        refuse_other_maps(heads)
         return cls(heads, frozenset(heads))
 
     def __repr__(self) -> str:
@@ -142,3 +141,11 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
     if len(shares) == 1:
         return [served_by[groups.index(group)] for group in dict.fromkeys(groups)], shares.pop()
     return served_by, 1
+
+
+def refuse_other_maps(heads: Any) -> None:
+    """Raise HeadwiseError for anything in place of a map of heads, such as a model."""
+    if not isinstance(heads, HeadMap):
+        raise HeadwiseError(
+            f"{shown_value(heads)} was given in place of a map of heads: give model.heads."
+        )

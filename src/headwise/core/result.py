@@ -36,6 +36,8 @@ class Result(ABC):
     TOP: ClassVar[tuple[str, ...]]
     CAPTION: ClassVar[str] = "Heads in columns, layers in rows:"
 
+    table: pd.DataFrame
+
     @abstractmethod
     def files(self) -> dict[str, str]:
         """What `save` writes, by name."""
@@ -53,6 +55,17 @@ class Result(ABC):
         """Write the tables into a folder, instead of those of an earlier result. Returns their paths. Raises
         HeadwiseError for a folder with files that headwise did not write there."""
         return Folder(folder).write(self.files(), self.FILES)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __bool__(self) -> bool:
+        return True  # also of a table without rows
+
+    def __iter__(self) -> Any:
+        raise HeadwiseError(
+            f"{type(self).__name__} is no list: for row in scores.table.itertuples(): … goes through its rows."
+        )
 
     def top(self, count: int = 10) -> pd.DataFrame:
         """So many rows, the best first, in the columns that matter most; a head is one name, `cross/0/5`, which all that

@@ -22,6 +22,22 @@ GZIP = b"\x1f\x8b"
 POINTER = b"version https://git-lfs"
 JSON_LINES = ".jsonl", ".json", ".ndjson"  # endings of files with a JSON object a line
 LARGEST_POINTER = 1024  # bytes, by the specification of git-lfs
+# What files of other formats begin with, and what to do with them.
+_UNPACK = "unpack it, or pack it with gzip"
+_UTF8 = "save it as UTF-8"
+FORMATS = {
+    b"PAR1": ("Parquet", "give it as datasets:FILE?text=COLUMN"),
+    b"ARROW1": ("Arrow", "give the folder of the data set as datasets:FOLDER?text=COLUMN"),
+    b"PK\x03\x04": (
+        "an archive (.zip) or a document of an office program",
+        "write its sentences into a file, one a line",
+    ),
+    b"\xfd7zXZ\x00": ("packed with xz", _UNPACK),
+    b"BZh": ("packed with bzip2", _UNPACK),
+    b"\x28\xb5\x2f\xfd": ("packed with zstd", _UNPACK),
+    b"\xff\xfe": ("UTF-16", _UTF8),
+    b"\xfe\xff": ("UTF-16", _UTF8),
+}
 PAIR = re.compile(r"(?P<stem>.+\.)(?P<source>[a-z]+)-(?P<target>[a-z]+)")
 # Bytes of a line: a gzip file of 3 MB may contain a line of 3 GB.
 LONGEST_LINE = 1 << 20
@@ -40,6 +56,7 @@ def read_lines(path: str | PathLike[str]) -> Iterator[str]:
 def whole_lines(file: Path) -> Iterator[str]:
     """The lines of a file that exists, unchanged, the line end included."""
     number = 0
+    begins = b""
     try:
         with file.open("rb") as stream:
             unpacked = _unpacked(stream)
@@ -50,7 +67,8 @@ def whole_lines(file: Path) -> Iterator[str]:
                     raise HeadwiseError(
                         f"Line {number} of '{file}' is longer than {LONGEST_LINE >> 20} MiB: write a sentence a line."
                     )
-                yield _decoded(line, number, file)
+                begins = line[:8] if number == 1 else begins
+                yield _decoded(line, number, file, begins)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise HeadwiseError(
             f"'{file}' is a damaged gzip file: {error} after line {number}; download it again."
@@ -187,12 +205,16 @@ def _unpacked(stream: io.BufferedReader) -> BinaryIO:
     return io.BufferedReader(gzip.GzipFile(fileobj=stream), buffer_size=1 << 16)
 
 
-def _decoded(line: bytes, number: int, file: Path) -> str:
-    if number == 1:
-        line = line.removeprefix(codecs.BOM_UTF8)
+def _decoded(line: bytes, number: int, file: Path, begins: bytes) -> str:
+    """A line as text. begins: what the file begins with. A byte order mark also stands where files were joined."""
     try:
-        return line.decode("utf-8")
+        return line.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
+        for start, (what, remedy) in FORMATS.items():
+            if begins.startswith(start):
+                raise HeadwiseError(
+                    f"'{file}' is {what}, and plain text is needed here: {remedy}."
+                ) from error
         byte = line[error.start]
         raise HeadwiseError(
             f"Line {number} of '{file}' is not UTF-8 (byte 0x{byte:02x} at byte {error.start + 1}): "

@@ -33,8 +33,6 @@ _TIME = re.compile(r"([0-9]+:)?[0-9]{2}:[0-9]{2}[.,][0-9]{3} --> .*")
 _BEGINNINGS = {
     "%PDF-": ("a PDF", _WRITE),
     "{\\rtf": ("RTF", _WRITE),
-    "PK\x03\x04": ("an archive or a document of an office program", _WRITE),
-    "PAR1": ("Parquet", 'give it as "datasets:…", or ' + _WRITE),
     "WEBVTT": ("subtitles", _WRITE),
 }
 _PAIRS = "source target clean corrupted answer wrong_answer sentence1 sentence2 score"

@@ -41,6 +41,7 @@ __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 # Before the name of a data set of the Hugging Face hub.
 DATASETS = "datasets:"
+SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
 Records = Iterator[tuple[Mapping[str, Any], str]]  # rows by column, and where each stands
@@ -107,8 +108,8 @@ class TableText(TextRows):
     def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
         """A file ending in .tsv, .csv (its first line names the columns) or .jsonl (.gz may follow), or "datasets:…".
 
-        Options may follow a data set's name: "datasets:stanfordnlp/sst2?split=validation&text=sentence". In a .tsv
-        quotes are ordinary characters. A newline inside a text becomes a blank. Raises HeadwiseError as `ParallelText`.
+        Options may follow a data set's name: "datasets:stanfordnlp/sst2?split=validation&text=sentence". Quotes
+        in a .tsv are read, and HeadwiseError is raised, as by `ParallelText`. A newline inside a text becomes a blank.
         """
         spec = one_spec(spec, cls.what.capitalize())
         if _is_dataset(spec):
@@ -171,8 +172,8 @@ class ParallelText(TextRows):
 
     @classmethod
     def open(cls, spec: TextSpec, cache: AnyPath | None = None) -> Self:
-        """Text as a user names it: two files, one file ending in .tsv or .jsonl (.gz may follow), "datasets:NAME", or
-        two sides of the catalogue, as "multi30k/val.en-de".
+        """Text as a user names it: two files, one file ending in .tsv, .csv (its first line names `source` and `target`) or
+        .jsonl (.gz may follow), "datasets:NAME", or two sides of the catalogue, as "multi30k/val.en-de".
 
         Options may follow the name: "datasets:wmt/wmt14?config=de-en&split=validation&source=en&target=de".
         """
@@ -191,11 +192,13 @@ class ParallelText(TextRows):
             return _read_dataset(cls, name, cache)
         if ends_with(name, ".tsv"):
             return cls.from_tsv(name, cache)
+        if ends_with(name, ".csv"):
+            return _read_table(cls, existing_file(name), cache)
         if ends_with(name, *JSON_LINES):
             return cls.from_jsonl(name, cache=cache)
         raise HeadwiseError(
             f"The format of the parallel text '{name}' is not clear: "
-            "give two files, one file ending in .tsv or .jsonl, or datasets:NAME."
+            "give two files, one file ending in .tsv, .csv or .jsonl, or datasets:NAME."
         )
 
     @classmethod
@@ -215,7 +218,8 @@ class ParallelText(TextRows):
 
     @classmethod
     def from_tsv(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
-        """One pair a line, source and target separated by one tab; quotes are ordinary characters; gzip or plain.
+        """One pair a line, source and target separated by one tab; gzip or plain. Quotes are ordinary characters, but for
+        those of a program around a cell with quotes (`"A ""warm"" film."`).
 
         A first line that is `source` and `target`, in either order, names the columns.
         """
@@ -258,11 +262,7 @@ class ParallelText(TextRows):
             dataset = _loaded(dataset, config, split)
         # A DatasetDict. To ask by its class would load `datasets`.
         if isinstance(dataset, Mapping):
-            if split not in dataset:
-                raise HeadwiseError(
-                    f"The dataset has no split '{split}'{did_you_mean(split, dataset)}: it has {', '.join(dataset)}."
-                )
-            dataset = dataset[split]
+            dataset = split_of(dataset, split)
         keys = (source_key, target_key)
         rows = _cells(_dataset_records(dataset, name, keys), keys)
         return cls._write(rows, f"{name}[{split}]", cache)
@@ -304,6 +304,7 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
         )
     if not hasattr(given, "column_names"):
         given = as_rows(given)
+    refuse_conversations(given)
     if isinstance(given, Mapping) and any(
         isinstance(column, list) and isinstance(next(iter(column), None), str)
         for column in given.values()
@@ -319,7 +320,8 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
         columns = wanted.columns
         if all(len(row) == len(columns) and isinstance(row[0], str) for row in given):
             given = [dict(zip(columns, row, strict=True)) for row in given]
-    if not named and not all(isinstance(row, Mapping) and _has_text(row) for row in given):
+    is_rows = all(isinstance(row, Mapping) for row in given) and any(map(_has_text, given))
+    if not named and not is_rows:
         return given
     there = given.column_names if named else list(given[0])
     if wanted is ParallelText and there == ["text"]:
@@ -334,6 +336,21 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
     name = "dataset" if named else "rows"
     records = _dataset_records(given, name, wanted.columns) if named else _numbered(given)
     return wanted._write(_cells(records, wanted.columns, wanted.numbered), name, None)
+
+
+def refuse_conversations(given: Any) -> None:
+    """Raise HeadwiseError for conversations, whose text depends on the model's template: lists of {"role", "content"}, or
+    rows or a data set with `messages`."""
+    columns: Any = getattr(given, "column_names", None)
+    first = next(iter(given), None) if isinstance(given, list | tuple) else None
+    if isinstance(first, list | tuple) and first:
+        first = first[0]
+    names = first if columns is None and isinstance(first, Mapping) else columns or ()
+    if "messages" in names or ("role" in names and "content" in names):
+        raise HeadwiseError(
+            "Conversations were given, which each model writes in its own form: make texts of them, "
+            "[model.tokenizer.apply_chat_template(each, tokenize=False) for each in conversations]."
+        )
 
 
 def _has_text(row: Mapping[str, Any]) -> bool:
@@ -410,6 +427,8 @@ def _table_records(file: Path) -> Records:
             return
         except csv.Error as error:
             raise HeadwiseError(f"{where} is no line of a table ({error}).") from error
+        if tabs:
+            row = [unquoted(cell) for cell in row]
         if columns is None:
             columns = row
             refuse_same_names(columns, f"'{file}'")
@@ -420,6 +439,14 @@ def _table_records(file: Path) -> Records:
             )
         elif row:
             yield dict(zip(columns, row, strict=True)), where
+
+
+def unquoted(cell: str) -> str:
+    """A cell of a .tsv without the quotes that a program put around it because of others inside, which it doubled, as
+    pandas does. Other quotes are ordinary characters."""
+    inside = cell[1:-1]
+    is_quoted = cell[:1] == cell[-1:] == '"' and '""' in inside
+    return inside.replace('""', '"') if is_quoted and '"' not in inside.replace('""', "") else cell
 
 
 def _cells(
@@ -457,7 +484,7 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
                 f"Line {number} of '{file}' has {len(sides)} columns: "
                 "there must be 2, source and target, with a tab between them."
             )
-        source, target = sides[0].strip(), sides[1].strip()
+        source, target = (unquoted(side.strip()) for side in sides)
         if number == 1 and {source, target} == {*ParallelText.columns}:
             turned = source == ParallelText.columns[1]
         else:
@@ -553,12 +580,29 @@ def on_one_line(sentence: str) -> str:
     return " ".join(line for line in lines if line)
 
 
+def split_of(dataset: Any, split: str) -> Any:
+    """A split of a `DatasetDict`. Raises HeadwiseError for one that it does not have."""
+    if split not in dataset:
+        raise HeadwiseError(
+            f"The dataset has no split '{split}'{did_you_mean(split, dataset)}: it has {', '.join(dataset)}."
+        )
+    return dataset[split]
+
+
 def _loaded(name: str, config: str | None, split: str) -> Dataset:
     # Here, because it takes a second, and much bad input is refused without it.
-    from datasets import load_dataset
+    from datasets import Dataset, load_dataset, load_from_disk
 
+    path = Path(name)
     try:
+        if path.suffix == ".parquet" and path.is_file():
+            return Dataset.from_parquet(name)
+        if any((path / file).is_file() for file in SAVED):
+            saved = load_from_disk(name)
+            return split_of(saved, split) if isinstance(saved, Mapping) else saved
         return load_dataset(name, config, split=split)
+    except HeadwiseError:
+        raise
     # The hub, the disk and the loader each raise their own kinds.
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__

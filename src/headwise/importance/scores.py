@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from accelerate import PartialState
 
-from headwise.core.errors import HeadwiseError, called_as, did_you_mean, shown_value
+from headwise.core.errors import HeadwiseError, called_as, did_you_mean, made_as, shown_value
 from headwise.core.folders import as_path
 from headwise.core.grid import HeadGrid
 from headwise.core.head_panels import HeadPanels
@@ -230,6 +230,7 @@ class ScorePlan:
 SCORE_TABLES = {"controls": UNTRAINED_SCORES, "faithfulness": FAITHFULNESS, "curves": CURVES}
 
 
+@made_as("hw.Scores.read('runs/score/my-model'), or hw.score(model, text)")
 @dataclass(frozen=True, repr=False)
 class Scores(Result):
     """What every head is worth, by one measure or several.

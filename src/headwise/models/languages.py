@@ -23,6 +23,7 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
     Raises HeadwiseError where both name one, and not the same.
     """
     warn_of_codes(tokenizer, name)
+    warn_of_prefixes(hf, name)
     if not hasattr(tokenizer, "tgt_lang") or not hf.can_generate():
         return
     settings: Any = hf.generation_config
@@ -54,6 +55,21 @@ def warn_of_codes(tokenizer: Any, name: str) -> None:
         warnings.warn(
             f"{name} writes {len(codes)} languages ({few_names(codes)}): begin each source line with one, such as "
             f"'{codes[0]} A sentence.', or it chooses by itself.",
+            stacklevel=4,
+        )
+
+
+def warn_of_prefixes(hf: PreTrainedModel, name: str) -> None:
+    """Warn of a model whose texts begin with their task (T5: `translate English to German: `)."""
+    tasks = getattr(hf.config, "task_specific_params", None)
+    settings = [*tasks.values()] if isinstance(tasks, dict) else []
+    named = [task.get("prefix") for task in settings if isinstance(task, dict)]
+    prefixes = [prefix for prefix in named if isinstance(prefix, str) and prefix.strip()]
+    if prefixes:
+        warnings.warn(
+            f"{name} learned texts that begin with their task ({few_names([repr(each) for each in prefixes])}; "
+            "task_specific_params of its configuration), and headwise adds nothing: begin each source line with the one "
+            "that you mean.",
             stacklevel=4,
         )
 

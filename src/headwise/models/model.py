@@ -271,6 +271,7 @@ class Model:
         installed or cannot run the model."""
         return translator_of(self.hf, self.tokenizer, self.discovery, engine)
 
+    @called_as("model.remove(['L0H1'])")
     def remove(
         self,
         heads: Named | HeadMask,
@@ -299,7 +300,7 @@ class Model:
                 raise HeadwiseError(
                     f"{increase} Keep equally many query heads per key/value head, or give grow=True."
                 )
-            warnings.warn(increase, stacklevel=2)
+            warnings.warn(increase, stacklevel=3)
         return made
 
     @called_as("model.save('my-folder')")

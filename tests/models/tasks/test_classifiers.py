@@ -147,17 +147,6 @@ class TestLoss:
     @pytest.mark.parametrize(
         ("family", "changes", "reason"),
         [
-            (
-                "bert",
-                {"label2id": None, "id2label": None, "num_labels": 1},
-                "does not predict one class",
-            ),
-            (
-                "bert",
-                {"problem_type": "multi_label_classification"},
-                "gives no loss for two texts with classes",
-            ),
-            ("gpt2", {"problem_type": "regression"}, r"gives no loss|does not predict one class"),
             ("llama", {"pad_token_id": None}, "needs a pad_token_id"),
         ],
     )
@@ -170,6 +159,45 @@ class TestLoss:
             lambda: hw.prune(model, drawn(30), Gates(penalty=1.0, **FAST), training=SMALL),
         ):
             with pytest.raises(hw.HeadwiseError, match=reason):
+                use()
+
+    @pytest.mark.parametrize(
+        ("family", "changes"),
+        [
+            ("bert", {"label2id": None, "id2label": None, "num_labels": 1}),
+            ("bert", {"problem_type": "multi_label_classification"}),
+            ("gpt2", {"problem_type": "regression"}),
+        ],
+    )
+    def test_numbers_and_several_classes_are_not_measured(
+        self, family: str, changes: dict[str, Any]
+    ) -> None:
+        """A cross-encoder, a reward model, a classifier of topics: statistics of attention, no accuracy."""
+        model = classifier(family, **changes)
+        lines = ["a b c", "b c d e", "c a", "d e f g"] * 15
+        rows = hw.LabelledText.from_rows([(line, "0.5") for line in lines])
+        found = hw.score(model, lines, ["entropy"]).of("entropy")
+        expected = []
+        model.hf.set_attn_implementation("eager")
+        for line in lines:
+            read = model.tokenizer(line, return_tensors="pt")
+            with torch.no_grad():
+                weights = model.hf(**read, output_attentions=True).attentions[0][0, :, 1:-1]
+            expected.append(torch.special.entr(weights).sum(-1))
+        model.hf.set_attn_implementation("sdpa")
+        plain = torch.cat(expected, 1).mean(1)
+        assert [found[head] for head in [*model.heads][: len(plain)]] == pytest.approx(
+            plain.tolist(), rel=1e-4
+        )
+        for use in (
+            lambda: hw.evaluate(model, lines),
+            lambda: hw.prune(model, lines, Greedy(keep=2)),
+            lambda: hw.score(model, [{**read, "labels": torch.ones(1, 3)}], ["gradient"]),
+            lambda: hw.score(model, rows, ["gradient"]),
+        ):
+            with pytest.raises(
+                hw.HeadwiseError, match=r"does not measure|without a loss|needs one-sided text"
+            ):
                 use()
 
     def test_a_model_that_changes_its_loss_is_refused(self) -> None:

@@ -46,6 +46,7 @@ from headwise.models.attention.rebuilt import give_weights, stock_model
 from headwise.models.decoding.translator import (
     Generate,
     Translator,
+    banned_words,
     ending,
     refuse_tokens,
     sentence_limit,
@@ -156,6 +157,7 @@ class CTranslate2:
         self.tokenizer = tokenizer
         self.longest = sentence_limit(hf)
         self.ends = ending(hf)
+        self.banned = [tokenizer.convert_ids_to_tokens(row) for row in banned_words(hf, tokenizer)]
         # Whether the last token of a translation that is cut is the end token.
         self.forced_end = hf.generation_config.forced_eos_token_id is not None
         with tempfile.TemporaryDirectory() as folder:
@@ -177,6 +179,7 @@ class CTranslate2:
             patience=PATIENCE,
             length_penalty=search.length_penalty,
             disable_unk=tokenizer.unk_token_id is not None,
+            suppress_sequences=self.banned or None,
             end_token=self.ends or None,
             return_end_token=True,
             # `token_ids` has truncated already; CTranslate2's own limit is 1,024.

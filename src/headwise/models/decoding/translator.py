@@ -197,7 +197,6 @@ def decode(
 ) -> Tensor:
     """The token ids of the best translation of each source sentence, B T: from the start token on, padded. length: the
     most tokens, without the start token."""
-    unknown = [[tokenizer.unk_token_id]] if tokenizer.unk_token_id is not None else None
     config: Any = model.config.get_text_config(decoder=True)
     cache = BeamCache(DynamicCache(config=config), DynamicCache(config=config))
     written: Tensor = model.generate(
@@ -208,7 +207,7 @@ def decode(
         max_length=length + 1,
         min_length=length + 1 if exactly else 0,
         do_sample=False,
-        bad_words_ids=unknown,
+        bad_words_ids=banned_words(model, tokenizer) or None,
         early_stopping=False,
         # A generation configuration may set these: they would replace the length, or give other rows.
         max_new_tokens=None,
@@ -217,6 +216,15 @@ def decode(
         return_dict_in_generate=False,
     )
     return written
+
+
+def banned_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """What is never written, in token ids: what the generation configuration names (of Marian models the padding), and
+    the unknown subword."""
+    banned = [*(model.generation_config.bad_words_ids or [])]
+    if tokenizer.unk_token_id is not None:
+        banned.append([tokenizer.unk_token_id])
+    return banned
 
 
 def most_written(source: int, longest: int) -> int:

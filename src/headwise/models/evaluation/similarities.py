@@ -35,18 +35,23 @@ VectorPlaces = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def answer_pairs(
-    hf: PreTrainedModel, text: Batches, pool: Pooling, vector_places: VectorPlaces
+    hf: PreTrainedModel,
+    text: Batches,
+    pool: Pooling,
+    vector_places: VectorPlaces,
+    reading: str = "",
 ) -> Similarities:
     """The cosines of pairs of sentences, compared with the scores of a table, or else with themselves.
 
-    pool: makes a sentence's vector of the states of its tokens. vector_places: which states of a batch these are. Raises
-    HeadwiseError for a text of fewer than FEWEST_RANKED sentences or pairs.
+    pool: makes a sentence's vector of the states of its tokens. vector_places: which states of a batch these are. reading:
+    what was done with the sentences before, in words. Raises HeadwiseError for a text of fewer than FEWEST_RANKED
+    sentences or pairs.
     """
     rows, vectors = embeddings(hf, text.intact(), pool, vector_places)
     places, members, scores = places_of_pairs(text, rows)
     cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
     check_finite("The model with heads removed", cosines)
-    made = {SIMILARITY: similarities_made(pool, text, members)}
+    made = {SIMILARITY: similarities_made(pool, text, members, reading)}
     nearest = np.empty((0, 2), int)
     if scores is None:
         searched = vectors[:SEARCHED]
@@ -126,7 +131,7 @@ def refuse_few(count: int, what: str) -> None:
         )
 
 
-def similarities_made(pool: Pooling, text: Batches, members: np.ndarray) -> str:
+def similarities_made(pool: Pooling, text: Batches, members: np.ndarray, reading: str) -> str:
     """How similarities were made: the text, what they are compared with, and what was left out."""
     if isinstance(text.text, SentencePairs):
         made = f"rank correlation (in points) with the scores of {len(members)} pairs, bootstrap over pairs"
@@ -135,5 +140,5 @@ def similarities_made(pool: Pooling, text: Batches, members: np.ndarray) -> str:
             f"rank correlation (in points) with the first model's similarities of {len(members)} pairs of "
             f"{len(np.unique(members))} sentences, bootstrap over sentences"
         )
-    made = f"{made}; vectors: {pool.words}"
+    made = f"{made}; vectors: {pool.words}{reading}"
     return text.made_on(made)

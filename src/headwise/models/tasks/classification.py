@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
@@ -31,7 +31,10 @@ class Classification(Task):
 
     @classmethod
     def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
-        return classifies(hf)
+        config: Any = hf.config
+        # Numbers (cross-encoders, rewards) and several classes of one text have another loss and no accuracy.
+        one_of_several = config.problem_type in (None, "single_label_classification")
+        return classifies(hf) and one_of_several and config.num_labels > 1
 
     def encoded(self, text: LabelledText) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)

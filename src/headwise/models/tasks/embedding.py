@@ -17,8 +17,8 @@ from headwise.data.text import ParallelText, Text
 from headwise.models.evaluation.similarities import answer_pairs
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import source_places
-from headwise.models.tasks.pooling import Pooling
-from headwise.models.tasks.task import Need, Task
+from headwise.models.tasks.pooling import Pooling, Reading
+from headwise.models.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
 from headwise.models.tasks.translation import EncodedPairs
 from headwise.models.token_rows import IGNORED
 from headwise.models.training.language import Lines
@@ -45,12 +45,25 @@ class Embedding(Task):
         if isinstance(text, SentencePairs):
             # Heads are scored on the sentences alone; only the quality needs the pairs.
             text = Text.from_lines(text.lines, text.name)
+        reading = self.reading()
+        if reading != Reading(longest=reading.longest):
+            text = Text.from_lines(map(reading, text), text.name)
         return Lines(text, self.tokenizer, self.longest, "decoder-self" in self.heads.kinds)
 
     def own_answers(self, batches: Batches) -> Similarities:
-        return answer_pairs(self.hf, batches, self.pooling(), self.vector_places)
+        return answer_pairs(
+            self.hf, batches, self.pooling(), self.vector_places, self.reading().words
+        )
 
     # Vectors
+
+    @property
+    def longest(self) -> int:
+        return min(super().longest, self.reading().longest or MOST_SENTENCE_TOKENS)
+
+    def reading(self) -> Reading:
+        """What is done with a sentence before the model reads it."""
+        return Reading() if self.folder is None else Reading.read(self.folder)
 
     def pooling(self) -> Pooling:
         """How a vector is made of the states of tokens."""

@@ -1,4 +1,5 @@
-"""How sentence-transformers makes one vector of the states of a sentence's tokens."""
+"""What a folder of sentence-transformers says about its model: how one vector is made of the states of a sentence's
+tokens (`Pooling`), and what is done with a sentence before (`Reading`)."""
 
 from __future__ import annotations
 
@@ -12,6 +13,31 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, is_inside, read_json
+
+SETTINGS = "config_sentence_transformers.json"
+LIMITS = "sentence_bert_config.json"
+
+
+def poolings(folder: Path) -> list[dict[str, Any]]:
+    """The configurations of the modules of a folder that pool. Raises HeadwiseError for modules that change similarities
+    and that headwise does not run."""
+    found = []
+    try:
+        for module in read_json(folder / "modules.json", list):
+            sort = str(module["type"]).rpartition(".")[2]
+            if sort not in ("Transformer", "Pooling", "Normalize"):
+                raise HeadwiseError(
+                    f"{folder} makes its vectors with a module {sort}, which headwise does not run: measure "
+                    "similarities with sentence-transformers."
+                )
+            if sort == "Pooling" and is_inside(module["path"]):
+                found.append(read_json(below(folder, module["path"]) / "config.json", dict))
+    except (KeyError, TypeError) as error:
+        raise HeadwiseError(
+            f"The modules of {folder} cannot be read ({type(error).__name__}): copy modules.json and the folders that "
+            "it names again."
+        ) from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -37,27 +63,18 @@ class Pooling:
     def read(cls, folder: Path) -> Pooling:
         """That of a folder of sentence-transformers (modules.json); the mean for any other folder.
 
-        Raises HeadwiseError for modules that change similarities and that headwise does not run.
+        Raises HeadwiseError for modules that change similarities and that headwise does not run, and for a prompt whose
+        tokens are left out.
         """
         if not (folder / "modules.json").is_file():
             return cls(("mean",))
-        config: dict[str, Any] = {}
-        try:
-            for module in read_json(folder / "modules.json", list):
-                sort = str(module["type"]).rpartition(".")[2]
-                if sort not in ("Transformer", "Pooling", "Normalize"):
-                    raise HeadwiseError(
-                        f"{folder} makes its vectors with a module {sort}, which headwise does not run: measure "
-                        "similarities with sentence-transformers."
-                    )
-                if sort == "Pooling" and is_inside(module["path"]):
-                    file = below(folder, module["path"]) / "config.json"
-                    config = read_json(file, dict)
-        except (KeyError, TypeError) as error:
+        config = next(iter(poolings(folder)[-1:]), {})
+        prompt = Reading.read(folder).prompt
+        if prompt and not config.get("include_prompt", True):
             raise HeadwiseError(
-                f"The modules of {folder} cannot be read ({type(error).__name__}): copy modules.json and the folders that "
-                "it names again."
-            ) from None
+                f"{folder} makes its vectors without the tokens of its prompt {prompt!r:.40} (include_prompt), which "
+                "headwise does not: measure similarities with sentence-transformers."
+            )
         modes = modes_of(config)
         unknown = [mode for mode in modes if mode not in POOLINGS]
         if unknown:
@@ -66,6 +83,46 @@ class Pooling:
                 f"{', '.join(POOLINGS)}."
             )
         return cls(modes)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What sentence-transformers does with a sentence before its model reads it: a prompt stands before it (`query: `),
+    it has at most `longest` tokens, and it may be written in small letters."""
+
+    prompt: str = ""
+    longest: int | None = None
+    small: bool = False
+
+    def __call__(self, sentence: str) -> str:
+        text = f"{self.prompt}{sentence}"
+        return text.lower() if self.small else text
+
+    @property
+    def words(self) -> str:
+        """What it does, for the signature of a number; empty where it changes nothing."""
+        return f", each sentence behind {self.prompt!r}" if self.prompt else ""
+
+    @classmethod
+    def read(cls, folder: Path) -> Reading:
+        """That of a folder (config_sentence_transformers.json, sentence_bert_config.json); nothing for any other. Raises
+        HeadwiseError for a prompt that is no text."""
+        if not (folder / "modules.json").is_file():
+            return cls()
+        settings, limits = (
+            read_json(file, dict) if file.is_file() else {}
+            for file in map(folder.joinpath, (SETTINGS, LIMITS))
+        )
+        prompts = settings.get("prompts") or {}
+        name = settings.get("default_prompt_name")
+        prompt = prompts.get(name, "") if name and isinstance(prompts, dict) else ""
+        if not isinstance(prompt, str):
+            raise HeadwiseError(
+                f"The prompt {name!r:.40} in {folder / SETTINGS} is {prompt!r:.40}, which is no text: correct it."
+            )
+        longest = limits.get("max_seq_length")
+        usable = type(longest) is int and longest > 0
+        return cls(prompt, longest if usable else None, bool(limits.get("do_lower_case")))
 
 
 def modes_of(config: Mapping[str, Any]) -> tuple[str, ...]:

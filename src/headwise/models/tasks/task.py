@@ -234,7 +234,12 @@ class Task(ABC):
             if isinstance(text, Sequence) and text and not isinstance(text[0], Mapping):
                 raise HeadwiseError(
                     f"{shown_value(text)} was given, but {self.model_name} is {self.noun}: give "
-                    f"{self.needs}, as a file, a list of sentences, or rows such as [(source, target), …]."
+                    f"{self.needs}, as a file or {listed_rows(self.text_class)}."
+                )
+            if not self.has_loss:
+                raise HeadwiseError(
+                    f"Batches were given, and {self.model_name} is {self.noun}, without a loss that their labels would "
+                    f"have: give {self.needs}."
                 )
             own = OwnBatches(self.hf, self.discovery, self.model_name, text)
             return Batches(own, own, self.provides & {"loss"}, progress)
@@ -338,6 +343,14 @@ class Task(ABC):
     ) -> TrainingData:
         """`training_data` of a text that fits. Tasks with a loss say how; all others refuse."""
         raise self.no_loss()
+
+
+def listed_rows(text_class: Any) -> str:
+    """What a user may give in Python in place of a text, in words."""
+    columns = text_class.columns
+    if len(columns) == 1:
+        return "a list of sentences"
+    return f"a list of rows, [({', '.join(columns)}), …]"
 
 
 def source_sentences(text: Any) -> Iterator[str]:

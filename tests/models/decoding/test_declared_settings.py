@@ -1,0 +1,70 @@
+"""What a folder declares about its translations is done, or said: words that are never written, prefixes of tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import headwise as hw
+from models.attention.families import tiny
+from models.tasks.askers import IDS, asker
+from models.training.letters import letters
+
+SENTENCES = ["a b c d", "c a", "b d a c b", "d"]
+
+
+def with_padding() -> hw.Model:
+    """A model as OPUS-MT's: its padding would be likely, and bad_words_ids of its settings forbids it."""
+    model = asker(vocab_size=31)
+    pad = model.tokenizer.pad_token_id
+    model.hf.generation_config.bad_words_ids = [[pad]]
+    with torch.no_grad():
+        model.hf.final_logits_bias[
+            0, model.tokenizer.all_special_ids
+        ] = -30.0  # letters are written
+        model.hf.final_logits_bias[0, pad] = 30.0
+    return model
+
+
+@pytest.mark.parametrize("engine", ["transformers", "ct2"])
+def test_words_that_settings_forbid_are_not_written(engine: Any) -> None:
+    """OPUS-MT's folders forbid the padding token so, since transformers 4.32 by nothing else."""
+    if engine == "ct2":
+        pytest.importorskip("ctranslate2")
+    model = with_padding()
+    tokenizer = model.tokenizer
+    unknown, pad = tokenizer.unk_token_id, tokenizer.pad_token_id
+    for sentence in SENTENCES:
+        read = tokenizer(sentence, return_tensors="pt")
+        length = read["input_ids"].shape[1] * 3 // 2 + 10
+        plain = model.hf.generate(
+            **read,
+            num_beams=1,
+            max_length=length,
+            bad_words_ids=[[pad], [unknown]],
+        )
+        wanted = tokenizer.batch_decode(plain, skip_special_tokens=True)
+        assert wanted != [""]
+        assert model.translate([sentence], beam=1, engine=engine) == [wanted[0].strip()]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ({"de": {"prefix": "to German: ", "max_length": 9}, "fr": {"prefix": "to French: "}}, True),
+        ({"summarization": {"num_beams": 4}}, False),
+        ({"a": {"prefix": ""}, "b": {"prefix": 5}, "c": None}, False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_prefixes_of_tasks_are_said(tasks: Any, said: bool, recwarn: Any) -> None:
+    """T5 reads "translate English to German: " before each source line; its configuration says so."""
+    hf = tiny("t5", **IDS)
+    hf.config.task_specific_params = tasks
+    hw.Model(hf, letters("$A </s>"), "tiny t5")
+    lines = [str(each.message) for each in recwarn if "begin" in str(each.message)]
+    assert len(lines) == said
+    assert all("'to German: '" in line and "begin each source line" in line for line in lines)
