@@ -559,7 +559,7 @@ class TestTheFolderOfAStudy:
         signature = json.loads((tmp_path / "score/heads.json").read_text())
         assert signature["sentences"] + signature["dropped"] == 15, "every tenth"
         words = ["prune", tmp_path / "run", "--keep", "1", "--quiet", "--out", tmp_path / "one"]
-        assert call(*words) == (0, f"{tmp_path}/one/pruned/greedy-gradient-1\n", "")
+        assert call(*words) == (0, f"{tmp_path}/one/pruned/greedy-repair-1\n", "")
 
 
 class TestPruning:
@@ -621,7 +621,7 @@ class TestPruning:
         dev.write_text("\n".join(lines(12, seed=1).lines) + "\n")
         words = ["prune", tmp_path / "model", "--text", text, "--dev", dev, "--keep", 3]
         status, out, _ = call(*words, "--out", tmp_path / "out", *further)
-        assert status == 0 and "greedy-gradient-3" in out
+        assert status == 0 and "greedy-repair-3" in out
         assert loads == ["model"] and len(plans) == 1
 
     def test_the_usual_controls_are_those_of_python(
@@ -636,13 +636,13 @@ class TestPruning:
     def test_controls(self, call: Call, refused: Refused, texts: list[str], model: str) -> None:
         words = ["prune", model, *texts, "--keep", "2", "--dry-run"]
         named = ["--control", "random", "--control", "fine-tuned"]
-        assert "would learn nothing" in refused(*words, *named)
-        status, out, _ = call(*words, *named, "--train", "apart")
+        assert "would learn nothing" in refused(*words, *named, "--train", "distil")
+        status, out, _ = call(*words, *named, "--method", "gates", "--train", "apart")
         assert status == 0 and "3 models: fine-tuned, keep-2, keep-2.random" in out
         # Steps have names that only plans explain.
         assert "evaluate/" not in out and len(out.splitlines()) < 8
         _, out, _ = call("prune", model, *texts, "--keep", "50%", "--dry-run")
-        assert "1 model: keep-0.5" in out
+        assert "2 models: greedy-repair-2, greedy-random.1-2" in out
         unknown = refused(*words, "--control", "nonsense")
         assert "--control: 'nonsense'" in unknown and "from-scratch" in unknown
 
@@ -689,6 +689,7 @@ class TestPruning:
         )
         words = ["prune", model, *texts, "--out", tmp_path / "out", *sets(*FAST, *LIGHT)]
         words += ["--keep", "encoder-self=1", "--keep", "cross=3", "--train", "all"]
+        words += ["--method", "gates"]
         status, out, err = call(*words)
         small = f"{tmp_path}/out/pruned/keep-encoder-self-1+cross-3"
         assert (status, out) == (0, f"{small}\n") and f"headwise translate {small}" in err
@@ -720,7 +721,7 @@ class TestPruning:
         ]
         kept = ["--keep", "encoder-self=1", "--keep", "cross=3"]
         status, out, err = call(*words, *kept, *sets(*LIGHT))
-        assert status == 0 and out == f"{tmp_path}/pruned/greedy-gradient-4\n"
+        assert status == 0 and out == f"{tmp_path}/pruned/greedy-repair-4\n"
         assert (
             "4 of 8" in err
             and "BLEU on dev" in err
@@ -759,7 +760,7 @@ class TestPruning:
         status, out, err = call(*words)
         assert (status, out) == (
             0,
-            f"{tmp_path}/pruned/greedy-gradient-4\n",
+            f"{tmp_path}/pruned/greedy-repair-4\n",
         ) and "0 of 4 encoder heads removed" in err
 
     @pytest.mark.parametrize("given", [GPT2, BERT], ids=["causal", "masked"])
@@ -870,7 +871,6 @@ class TestPruning:
             ),
             ("--method top-k", "keep is needed"),
             ("--method top-k --keep 2 --penalty 1", "--penalty means nothing with --method top-k"),
-            ("--measure gradient", "--measure means nothing with --method gates, only with greedy"),
             ("--text dev.en", "--text was given 3 times: a text is one file, or two"),
             ("--dev dev.en --method greedy", "--dev was given 3 times"),
             ("--test dev.fr --keep 2", "There is no file 'dev.fr'"),

@@ -17,7 +17,6 @@ def test_short_names() -> None:
         "ablation.restored",
         "attribution.counterpart",
         "repair",
-        "repair.even",
     }
     assert {*measure} - {*everything} == left_out
     assert resolve_measures(["all", "ablation.bleu"])[-1] == "ablation.bleu"

@@ -9,7 +9,7 @@ from headwise.core.layout import HeadMask
 from headwise.core.options import Greedy
 from headwise.core.units import left_by_step
 from headwise.pruning import greedy
-from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders
 
 
 def masks_of_steps(heads: HeadMap, *given: Any, **options: Any) -> list[HeadMask]:
@@ -23,6 +23,6 @@ def masks_of_steps(heads: HeadMap, *given: Any, **options: Any) -> list[HeadMask
 def greedy_masks(score_of: RemovalScore, options: Greedy) -> dict[int, HeadMask]:
     """Those of a score, by how many heads of the options' kinds are left."""
     heads = score_of.model.heads
-    order = removal_order(score_of, options)
+    order, *_ = removal_orders(score_of, options)
     total = heads.only(options.kinds or heads.kinds).total
     return {left: mask_without(heads, order, total - left) for left in left_by_step(heads, options)}

@@ -186,9 +186,10 @@ class TestDistillation:
         translated.clear()
         words: list[Any] = ["prune", tmp_path / "given", "--text", tmp_path / "text", "--keep", "3"]
         words += ["--dev", tmp_path / "dev", "--epochs", "1", "--batch-tokens", "48"]
+        words += ["--train", "distil"]
         status, _, said = call(*words, "--out", tmp_path / "run")
         assert status == 0 and {*translated} == {12}, said
-        greedy = hw.Greedy(keep=3, train="distil", epochs=1, warmup=1)
+        greedy = hw.Greedy(keep=3, measure="gradient", train="distil", epochs=1, warmup=1)
         hw.prune(given, text, greedy, dev=dev, training=SMALL)
         assert 40 in translated
 

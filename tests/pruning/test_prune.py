@@ -133,7 +133,7 @@ class TestMethods:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             options = Greedy(keep=keep, unit=unit, rescore=rescore)
-            small = hw.prune(model, lines(8), options, dev=lines(4), seed=2)
+            small = hw.prune(model, lines(20), options, dev=lines(4), seed=2)
         assert small.heads.total == keep
         grew = small.cache_bytes > model.cache_bytes
         assert any("would grow" in str(warning.message) for warning in said) == grew
@@ -192,7 +192,7 @@ class TestMethods:
         before = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
         hw.prune(
             model,
-            lines(8),
+            lines(20),
             Greedy(max_drop=1.0, rescore=True),
             dev=lines(8, 2),
             progress=lambda share, _: shares.append(share),
@@ -257,7 +257,7 @@ class TestGreedy:
 
     def test_a_target_for_every_kind(self) -> None:
         keep: dict[Kind, int] = {"encoder-self": 7, "decoder-self": 1, "cross": 3}
-        small = hw.prune(asker(), pairs(8), Greedy(keep=keep), dev=pairs(5, 5))
+        small = hw.prune(asker(), pairs(20), Greedy(keep=keep), dev=pairs(5, 5))
         assert {kind: sum(small.heads.query[kind]) for kind in keep} == keep
 
     @pytest.mark.parametrize("repair", [False, True])
@@ -388,7 +388,7 @@ class TestGreedy:
     def test_heads_that_cannot_be_cut_are_refused_before_the_work(
         self, monkeypatch: pytest.MonkeyPatch, family: str
     ) -> None:
-        monkeypatch.setattr("headwise.study.model_steps.removal_order", None)
+        monkeypatch.setattr("headwise.study.model_steps.removal_orders", None)
         with pytest.raises(hw.HeadwiseError):
             hw.prune(asker(family), lines(20), Greedy(keep=1))
 
@@ -410,9 +410,13 @@ class TestControls:
             (Gates(keep=3, **FAST), {"full"}),
             (Gates(keep=3, train="apart", **FAST), {"full", "fine-tuned"}),
             (Greedy(keep=3, train="all", epochs=1, warmup=1), {"full", "fine-tuned"}),
-            (Greedy(max_drop=100, search=Search(beam=1)), {"full", "weight-norm", "random.1"}),
+            (Greedy(max_drop=100, search=Search(beam=1)), {"full", "random.1"}),
+            (
+                Greedy(max_drop=100, measure="gradient", search=Search(beam=1)),
+                {"full", "weight-norm", "random.1"},
+            ),
         ],
-        ids=["gates", "apart", "tuned", "budget"],
+        ids=["gates", "apart", "tuned", "budget", "measured"],
     )
     def test_the_same_model_beside_its_controls(
         self, tmp_path: Path, options: Gates | Greedy, references: set[str]
@@ -629,11 +633,16 @@ class TestWithoutWords:
     )
     def test_a_number_of_heads(self, options: dict[str, Any]) -> None:
         model = embedder()
-        small = hw.prune(model, lines(12), Greedy(keep=3, **options))
+        small = hw.prune(model, lines(20), Greedy(keep=3, **options))
         assert small.heads.total == 3 and small.layout is not None
-        same = Greedy(keep=3, **{"measure": model.task.usual_score, **options})
-        expected = hw.prune(model, lines(12), same)
+        usual: dict[str, Any] = (
+            {} if "measure" in options else {"measure": "repair", "repair": True}
+        )
+        same = Greedy(keep=3, **{**usual, **options})
+        expected = hw.prune(model, lines(20), same)
         assert small.layout == expected.layout
+        own, other = small.hf.state_dict(), expected.hf.state_dict()
+        assert all(torch.equal(own[name], tensor) for name, tensor in other.items())
 
     @pytest.mark.parametrize(
         "options",

@@ -19,7 +19,8 @@ from headwise.core.qualities import LOSSES
 
 TEXTLESS_ORDERS = ("random", "weight-norm")  # orders of removal that look at no text
 # Orders of encoder heads that read no targets of a translation model's text.
-TARGETLESS_ORDERS = (*TEXTLESS_ORDERS, "repair", "repair.even")
+REPAIR = "repair"  # the order of what repair cannot restore
+TARGETLESS_ORDERS = (*TEXTLESS_ORDERS, REPAIR)
 DEEPEST = 1000  # layers
 FURTHEST_START = 100.0  # log α of a gate
 MOST_WEIGHTS = 100_000_000_000
@@ -405,8 +406,7 @@ class Greedy(Pruning, FineTuning):
 
     measure: str | list[str] | None = option(
         None,
-        "the order of removal: a measure, weight-norm or random; "
-        "unset: gradient, or dormancy of a model of embeddings",
+        "the order of removal: a measure, weight-norm or random; unset: repair",
         page="howto/score.md#choose-a-measure",
     )
     max_drop: float | None = option(
@@ -416,10 +416,10 @@ class Greedy(Pruning, FineTuning):
     )
     rescore: bool = option(False, "score again after every step")
     step: float = option(0.1, "share of the heads that is removed at a time", gt=0, le=1)
-    repair: bool = option(
-        False,
-        "fit the output projections of what is left by least squares, so that the heads that stay do what they can of the "
-        "others' work; before training, where some is asked for",
+    repair: bool | None = option(
+        None,
+        "fit what is left by least squares, so that the heads that stay do what they can of the others' work; before "
+        "training, where some is asked for; unset: where no measure is named",
         page="methods/repair.md",
     )
     train: Literal["distil", "all", "lora"] | None = option(

@@ -228,25 +228,16 @@ measure.row(
     cost={"translations per head": 1.0},
 )
 
-repair = partial(
-    measure.row,
+measure.row(
+    "repair",
     home="repair_error:repair_error",
-    together="repair",
+    title="error after repair",
+    caption="share of the last states that is lost with the head for good, once the others were fitted again",
     source="derived here, by Hassibi and Stork 1993, equation 5",
     needs=("weights",),
     in_all=False,
     by_sentence=False,
     cost={"forwards": 2.0, "forwards per layer": 0.5, "forwards per head": 0.05},
-)
-repair(
-    "repair",
-    title="error after repair",
-    caption="share of the last states that is lost with the head for good, once the others were fitted again",
-)
-repair(
-    "repair.even",
-    title="error after repair, by layer",
-    caption="the head's place in its layer by `repair`: layers keep equally many heads",
 )
 
 gating = partial(

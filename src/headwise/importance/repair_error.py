@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.core.heads import Head, Row
+from headwise.core.options import REPAIR
 from headwise.importance.measurement import Measurement
 from headwise.models.attention.removal import layer_at
 from headwise.models.attention.sides import sides_of_site
@@ -28,7 +29,7 @@ from headwise.models.attention.stages import (
     look_at_sum,
     sublayers,
 )
-from headwise.models.evaluation.last_states import Inputs, LastStates
+from headwise.models.evaluation.last_states import Inputs, LastStates, refuse_few_tokens
 from headwise.models.evaluation.least_squares import Moments, without_blocks
 from headwise.models.model import Model
 from headwise.models.tasks.batches import Batches, Fold
@@ -41,9 +42,8 @@ APART = (
 )
 
 
-def repair_error(model: Model, text: Batches | Fold, names: Sequence[str]) -> Measurement:
-    """The measures `repair`, the share of the variance of the last states that each head's removal costs after repair, and
-    `repair.even`, the same order within layers, by which all layers keep equally many heads."""
+def repair_error(model: Model, text: Batches | Fold) -> Measurement:
+    """The measure `repair`: the share of the variance of the last states that each head's removal costs after repair."""
     modules = dict(model.hf.named_modules())
     for site in model.heads.sites:
         if model.heads.count(site):
@@ -58,6 +58,7 @@ def repair_error(model: Model, text: Batches | Fold, names: Sequence[str]) -> Me
     ends: dict[bool, LastStates] = {}
     rows: list[Row] = []
     layers = sublayers(model.hf, model.discovery)
+    refuse_few_tokens(model, layers, inputs)
     for block, in_block in groupby(layers, lambda layer: layer.block):
         for layer in in_block:
             encoder = encoder_decoder and layer.site.kind == "encoder-self"
@@ -65,12 +66,9 @@ def repair_error(model: Model, text: Batches | Fold, names: Sequence[str]) -> Me
                 ends[encoder] = LastStates(model, encoder, short)
             order, costs = removals(model, stages, trial, layer, inputs, ends[encoder])
             tokens = inputs.tokens(sides_of_site(layer.site)[0])
-            values = rising(costs)
-            found = {"repair": values, "repair.even": even(values)}
-            for name in names:
-                for head, value in zip(order, found[name], strict=True):
-                    place = Head(*layer.site, head)
-                    rows.append({**place._asdict(), "measure": name, "value": value, "n": tokens})
+            for head, value in zip(order, rising(costs), strict=True):
+                place = Head(*layer.site, head)
+                rows.append({**place._asdict(), "measure": REPAIR, "value": value, "n": tokens})
         stages.finish(block)
         trial.finish(block)
     return Measurement(rows=rows)
@@ -151,9 +149,3 @@ def rising(costs: Sequence[float]) -> list[float]:
     slopes = [total / number for total, number in pools for _ in range(int(number))]
     hair = APART * max(map(abs, slopes), default=0.0)
     return [slope + hair * place for place, slope in enumerate(slopes)]
-
-
-def even(values: Sequence[float]) -> list[float]:
-    """Values of a layer's heads, rising, as numbers by which the last ones of all layers go together: minus how many of
-    the layer would still be there, and less than 1 for the value itself, which tells heads of the same place apart."""
-    return [place - len(values) + value / (1 + abs(value)) for place, value in enumerate(values)]

@@ -14,10 +14,10 @@ import numpy as np
 from torch import nn
 
 from headwise.core.errors import HeadwiseError, few_names
-from headwise.core.heads import Head, HeadMap, Kind
+from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.measured import is_within
-from headwise.core.options import TEXTLESS_ORDERS, Greedy, Keep, Unit, several
+from headwise.core.options import REPAIR, TEXTLESS_ORDERS, Greedy, Keep, Unit, several
 from headwise.core.progress import Report, silent
 from headwise.core.units import (
     Together,
@@ -206,8 +206,9 @@ def removal_score(
     return RemovalScore(model, batches, score, rescore, 1000 * seed + replicate)
 
 
-def removal_order(score_of: RemovalScore, options: Greedy) -> list[Together]:
-    """The units that greedy removal takes away, the first first, down to the options' number of heads.
+def removal_orders(score_of: RemovalScore, options: Greedy) -> list[list[Together]]:
+    """The units that greedy removal takes away, the first first, down to the options' number of heads. One order; before
+    repair a second one, by which all layers keep equally many heads: what layers miss does not always add up.
 
     Here heads are chosen, for every study and for `hw.prune`: another way to choose them is another order.
     """
@@ -216,17 +217,41 @@ def removal_order(score_of: RemovalScore, options: Greedy) -> list[Together]:
     # Orders without text are the same whatever heads are left.
     once = not options.rescore or score_of.score in TEXTLESS_ORDERS
     parts = units(heads.only(kinds), options.unit)
+    known: dict[frozenset[Head], Mapping[Head, float]] = {}
 
     def score(mask: HeadMask) -> Mapping[Head, float]:
-        values = score_of(mask)
+        if mask.kept not in known:
+            known[mask.kept] = score_of(mask)
+        values = known[mask.kept]
         if score_of.score == "random":
             # The importance of a unit is a sum: large units would stay for their size alone.
             values = divide_among_heads(values, parts)
         return values
 
+    def even(mask: HeadMask) -> Mapping[Head, float]:
+        return evenly(score(mask))
+
     (keep,) = several(options.keep) or [1]
-    steps = greedy(heads, score, kinds, options.step, once, keep, options.unit)
-    return [together for step in steps for together in step]
+    ways = [score, even] if options.repair and score_of.score == REPAIR else [score]
+    orders = []
+    for way in ways:
+        steps = greedy(heads, way, kinds, options.step, once, keep, options.unit)
+        orders.append([together for step in steps for together in step])
+    return orders
+
+
+def evenly(values: Mapping[Head, float]) -> dict[Head, float]:
+    """Values that keep the order of heads within layers, and by which all layers keep equally many: minus how many of
+    its layer are ranked above a head, and less than 1 for the value itself, which decides between layers."""
+    layers: dict[Site, list[Head]] = {}
+    for head in sorted(values, key=lambda head: values[head]):
+        layers.setdefault(Site(head.kind, head.layer), []).append(head)
+    found = {}
+    for heads in layers.values():
+        for above, head in zip(reversed(range(len(heads))), heads, strict=True):
+            value = values[head]
+            found[head] = value / (1 + abs(value)) / 2 - above
+    return found
 
 
 def cut(

@@ -15,7 +15,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
 from headwise.core.progress import Report, silent
@@ -30,25 +29,35 @@ from headwise.models.attention.stages import (
     look_at_sum,
     sublayers,
 )
-from headwise.models.evaluation.last_states import Inputs, LastStates, readers
+from headwise.models.evaluation.last_states import (
+    GOOD_TOKENS,
+    Inputs,
+    LastStates,
+    features_of,
+    readers,
+    refuse_few_tokens,
+)
 from headwise.models.evaluation.least_squares import Moments, held_out_fit
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
 
 SENTENCES = 2000  # of a text, at most
 TOKENS = 50_000  # of them, about
-LEAST_TOKENS = 2  # for each feature of a layer
+PART = 8000  # tokens that ways to repair are compared on
+JUDGED = 15_000  # tokens of dev
 
 
 @dataclass(frozen=True)
 class Repaired:
     """A smaller model that was repaired, and what it misses of the whole model's last states on held-out text before and
-    after, as a share of their variance. taken: whether the repair helped; else the model is only cut."""
+    after, as a share of their variance. taken: whether the repair helped; else the model is only cut. drift: whether
+    layers make up for what those below miss."""
 
     model: Model
     before: float
     after: float
     taken: bool
+    drift: bool = False
 
 
 def repaired(
@@ -56,23 +65,43 @@ def repaired(
 ) -> Repaired:
     """The model with only the heads of a mask, whose output projections do what they can of the work of the others.
 
-    text: it is fitted on; dev: it must not be worse there than without. Raises HeadwiseError for fewer tokens than the
-    fit needs.
+    text: it is fitted on; dev: it must not be worse there than without, and says on a part of the text whether layers
+    make up for what those below miss. Raises HeadwiseError for fewer tokens than the fit needs.
     """
     refuse_offloaded(model.hf, "Repair")
-    smaller = model.remove(mask, grow=True)
     layers = sublayers(model.hf, model.discovery)
     to_fit = changed_layers(model, mask, layers)
     if not to_fit:
-        return Repaired(smaller, 0.0, 0.0, True)
-    refuse_few_tokens(smaller, to_fit, text)
+        return Repaired(model.remove(mask, grow=True), 0.0, 0.0, True)
     judge = LastStates(model, only_encoder(model, mask), dev)
+    ways = [True, False] if any(map(makes_up, to_fit)) else [False]
+    if len(ways) > 1:
+        part = part_of(text, model, to_fit)
+        with warnings.catch_warnings(action="ignore"):  # said of the model that stays
+            tried = {drift: fitted(model, mask, part, judge, drift) for drift in ways}
+        ways = [min(tried, key=lambda drift: tried[drift].after)]
+    return fitted(model, mask, text, judge, ways[0], progress)
+
+
+def fitted(
+    model: Model,
+    mask: HeadMask,
+    text: Inputs,
+    judge: LastStates,
+    drift: bool,
+    progress: Report = silent,
+) -> Repaired:
+    """The model repaired in one way; where that does not help, only cut."""
+    smaller = model.remove(mask, grow=True)
+    layers = sublayers(model.hf, model.discovery)
+    to_fit = changed_layers(model, mask, layers)
+    refuse_few_tokens(smaller, to_fit, text)
     before = judge.missed(smaller)
     whole, small = Stages(model.hf, text.inputs), Stages(smaller.hf, text.inputs)
     for number, layer in enumerate(layers):
         progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
         if layer in to_fit:
-            fit(whole, small, layer, text)
+            fit(whole, small, layer, text, drift)
         following = layers[number + 1].block if number + 1 < len(layers) else ""
         if following != layer.block:
             whole.finish(layer.block)
@@ -81,8 +110,21 @@ def repaired(
         reread(whole, small, smaller, judge.end, text)
     after = judge.missed(smaller)
     if not after < before:
-        return Repaired(model.remove(mask, grow=True), before, before, False)
-    return Repaired(smaller, before, after, True)
+        with warnings.catch_warnings(action="ignore"):  # said already
+            smaller = model.remove(mask, grow=True)
+        return Repaired(smaller, before, before, False, drift)
+    return Repaired(smaller, before, after, True, drift)
+
+
+def makes_up(layer: Sublayer) -> bool:
+    """Whether a layer can make up for what those below it miss: through a norm of its own that does harm."""
+    return bool(layer.reader) and not layer.branch
+
+
+def part_of(text: Inputs, model: Model, layers: Sequence[Sublayer]) -> Inputs:
+    """As much of a text as ways to repair are compared on."""
+    widest = max(features_of(model, layer) for layer in layers)
+    return text.thinned(max(PART, GOOD_TOKENS * widest))
 
 
 def repaired_on(
@@ -90,11 +132,13 @@ def repaired_on(
 ) -> Model:
     """`repaired` on the first sentences of a text; where that does not help on dev, the model that is only cut, with a
     warning."""
-    inputs, held_out = (
-        Inputs.of(model, model.task.batches(some.head(SENTENCES)).intact().whole()).thinned(TOKENS)
-        for some in (text, dev)
+    made = repaired(
+        model,
+        mask,
+        inputs_of_text(model, text, TOKENS),
+        inputs_of_text(model, dev, JUDGED),
+        progress,
     )
-    made = repaired(model, mask, inputs, held_out, progress)
     if not made.taken:
         warnings.warn(
             "Repair was left out: on dev the smaller model would not be nearer to the whole one than it is without "
@@ -103,6 +147,38 @@ def repaired_on(
             stacklevel=4,
         )
     return made.model
+
+
+def nearest_repaired(
+    model: Model, masks: Sequence[HeadMask], text: AnyText, dev: AnyText
+) -> HeadMask:
+    """The one of several masks whose model misses least of the whole one on dev, once it is repaired on a part of a
+    text."""
+    given = inputs_of_text(model, text, TOKENS)
+    layers = sublayers(model.hf, model.discovery)
+    refuse_few_tokens(model, layers, given)
+    given, held_out = part_of(given, model, layers), inputs_of_text(model, dev, JUDGED)
+    judges: dict[bool, LastStates] = {}
+    missed = {}
+    for mask in masks:
+        encoder = only_encoder(model, mask)
+        if encoder not in judges:
+            judges[encoder] = LastStates(model, encoder, held_out)
+        with warnings.catch_warnings(action="ignore"):  # said of the model that stays
+            missed[mask] = fitted(model, mask, given, judges[encoder], drift=True).after
+    return min(missed, key=lambda mask: missed[mask])
+
+
+def inputs_of_text(model: Model, text: AnyText, tokens: int) -> Inputs:
+    """The first sentences of a text as repair reads them, about so many tokens of them at most."""
+    batches = model.task.batches(text.head(SENTENCES)).intact().whole()
+    return Inputs.of(model, batches).thinned(tokens)
+
+
+def refuse_unrepairable(model: Model) -> None:
+    """Raise HeadwiseError for a model whose layers cannot be fitted. Runs one small forward."""
+    refuse_offloaded(model.hf, "Repair")
+    sublayers(model.hf, model.discovery)
 
 
 def changed_layers(model: Model, mask: HeadMask, every: Sequence[Sublayer]) -> list[Sublayer]:
@@ -121,21 +197,7 @@ def stack_of(kind: Kind) -> str:
     return "encoder" if kind == "encoder-self" else "decoder"
 
 
-def refuse_few_tokens(smaller: Model, layers: Sequence[Sublayer], text: Inputs) -> None:
-    """Raise HeadwiseError for a text that is too short for the fit."""
-    for layer in layers:
-        out = cast(nn.Linear, smaller.hf.get_submodule(layer.out))
-        features = by_output(out).shape[1] + (out.bias is not None)
-        side, _ = sides_of_site(layer.site)
-        needed = LEAST_TOKENS * features
-        if text.tokens(side) < needed:
-            raise HeadwiseError(
-                f"Repair fits {features} numbers of {layer.out} for each of its outputs, and the text has "
-                f"{text.tokens(side)} tokens: give at least {needed}, better {5 * needed}."
-            )
-
-
-def fit(whole: Stages, small: Stages, layer: Sublayer, text: Inputs) -> None:
+def fit(whole: Stages, small: Stages, layer: Sublayer, text: Inputs, drift: bool) -> None:
     """Fit the output projection of one layer of the smaller model, in place."""
     out = cast(nn.Linear, small.modules[layer.out])
     weight = by_output(out).detach().double().cpu().t()
@@ -146,7 +208,7 @@ def fit(whole: Stages, small: Stages, layer: Sublayer, text: Inputs) -> None:
     fitted, held = (Moments.empty(len(weight), weight.shape[1], constant) for _ in range(2))
     side, _ = sides_of_site(layer.site)
     for number, masks in enumerate(text.places):
-        features, targets, weights = pairs(whole, small, layer, number)
+        features, targets, weights = pairs(whole, small, layer, number, drift)
         text.add(fitted, held, number, masks[side], features, targets, weights)
     (fitted + held).refuse_unsound(layer.out)
     best = held_out_fit(fitted, held, start)
@@ -163,20 +225,19 @@ def write(out: nn.Linear, weights: Tensor, constant: bool) -> None:
 
 
 def pairs(
-    whole: Stages, small: Stages, layer: Sublayer, number: int
+    whole: Stages, small: Stages, layer: Sublayer, number: int, drift: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of a batch: what the smaller model's output projection gets, B S n; what it should give, B S M; and how much an
     error of each token counts, B S.
 
-    Where a norm reads the sum of residual stream and layer, it should give the whole model's sum less the own residual
-    stream, so that it makes up for what the layers below miss. Behind a norm of its own (`branch`) it should give what
-    the whole model's gives.
+    With `drift`, where a norm reads the sum of residual stream and layer, it should give the whole model's sum less the own
+    residual stream, so that it makes up for what the layers below miss; else what the whole model's gives.
     """
     wanted = look_at_sum(whole, layer, number)
     own = look_at_sum(small, layer, number)
     features, given = own[layer.out]
     targets = wanted[layer.out][1].float()
-    if layer.reader and not layer.branch:
+    if drift and makes_up(layer):
         residual = own[layer.reader][0].float() - given.float()
         targets = wanted[layer.reader][0].float() - residual
     return features, targets, error_weights(layer, wanted)

@@ -23,7 +23,7 @@ from headwise.study.evaluation_steps import (
     Translate,
     gain,
 )
-from headwise.study.model_steps import RankHeads, lost_no_head, prune_step, read_order
+from headwise.study.model_steps import RankHeads, lost_no_head, prune_step, read_orders
 from headwise.study.plan import GateSweep, GreedySweep
 from headwise.study.run_context import RunContext
 from headwise.study.variants import (
@@ -247,7 +247,7 @@ def models_between_steps(results: Results, index: int) -> list[Variant]:
             for variant, (_, quality) in measured.items():
                 assert variant.heads_left is not None
                 lost[total - variant.heads_left] = -quality
-            removed = next_size(lost, read_order(run, ranking), limit)
+            removed = next_size(lost, read_orders(run, ranking)[0], limit)
             tried = {variant.heads_left for variant in of_order}
             if removed is None or total - removed in tried:  # tried, and failed
                 break

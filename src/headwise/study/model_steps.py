@@ -4,7 +4,7 @@ removal, or as controls."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,10 @@ from headwise.pruning.greedy import (
     RemovalScore,
     cut,
     mask_without,
-    removal_order,
+    removal_orders,
     removal_score,
 )
+from headwise.pruning.repair import SENTENCES, nearest_repaired
 from headwise.pruning.with_gates import prune_by_training
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, StepResult
@@ -41,6 +42,7 @@ from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import FULL, Ranking, Variant
 
+REPAIR_TAKES = 5.0  # forwards over the text that is fitted, trials included
 WITHOUT_DECODER = 0.55  # of an update's time: that of the encoders alone
 SCORE_OF_BEST_HEAD = "gradient"  # the score that says which head of a layer is best: on Multi30k nearest to exact ablation
 
@@ -185,12 +187,12 @@ class RankHeads(
     distributed=True,
     writes=["rankings/{0.ranking.name}.json"],
 ):
-    """A greedy order: the units of heads that go, the first first, in rankings/. Heads are ranked on the training text,
-    so that dev chooses among models that did not see it, and test is read once."""
+    """A greedy order: the units of heads that go, the first first, in rankings/; before repair two orders. Heads are ranked
+    on the training text, so that dev chooses among models that did not see it, and test is read once."""
 
     sweep_index: int
     ranking: Ranking
-    VERSION = 5  # an order, not the masks of its steps
+    VERSION = 6  # several orders
 
     def sweep(self, run: RunContext) -> GreedySweep:
         sweep = run.plan.pruning[self.sweep_index]
@@ -198,7 +200,9 @@ class RankHeads(
         return sweep
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
-        options = self.sweep(run).model_dump(include={"kinds", "step", "rescore", "keep", "unit"})
+        options = self.sweep(run).model_dump(
+            include={"kinds", "step", "rescore", "keep", "unit", "repair"}
+        )
         return {
             "score": self.ranking.score,
             "replicate": self.ranking.replicate,
@@ -217,18 +221,18 @@ class RankHeads(
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         sweep = self.sweep(run)
-        order = removal_order(score_of_ranking(run, self.ranking, sweep.rescore), sweep)
+        orders = removal_orders(score_of_ranking(run, self.ranking, sweep.rescore), sweep)
         if run.main:
-            units = [[str(head) for head in together] for together in order]
+            written = [[[str(head) for head in together] for together in order] for order in orders]
             (file,) = self.outputs(run)
-            write_text(below(work / STAGING, file), json.dumps(units) + "\n")
+            write_text(below(work / STAGING, file), json.dumps(written) + "\n")
         return {}
 
 
-def read_order(run: RunContext, ranking: Ranking) -> list[Together]:
-    """The units of heads that an order of the run takes away, as `RankHeads` wrote them."""
+def read_orders(run: RunContext, ranking: Ranking) -> list[list[Together]]:
+    """The units of heads that orders of the run take away, as `RankHeads` wrote them."""
     text = below(run.folder / "rankings", f"{ranking.name}.json").read_text(encoding="utf-8")
-    return [tuple(map(Head.parse, together)) for together in json.loads(text)]
+    return [[tuple(map(Head.parse, together)) for together in order] for order in json.loads(text)]
 
 
 def score_of_ranking(run: RunContext, ranking: Ranking, rescore: bool) -> RemovalScore:
@@ -381,7 +385,7 @@ class PruneByGates(Prune):
 class PruneGreedily(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or repaired."""
 
-    VERSION = 5  # as of Prune; long documents are read in windows
+    VERSION = 6  # as of Prune; repair tries several ways
 
     def sweep(self, run: RunContext) -> GreedySweep:
         sweep = run.sweep(self.variant)
@@ -390,20 +394,28 @@ class PruneGreedily(Prune):
 
     def has_own_weights(self, run: RunContext) -> bool:
         sweep = self.sweep(run)
-        return bool(sweep.train) or sweep.repair
+        return bool(sweep.train or sweep.repair)
 
     def forwards(self, run: RunContext) -> float:
-        return super().forwards(run) if self.sweep(run).train else 0.0
+        sweep = self.sweep(run)
+        repair = REPAIR_TAKES * min(SENTENCES, len(run.texts["train"])) if sweep.repair else 0.0
+        return repair + (super().forwards(run) if sweep.train else 0.0)
 
     def model(self, run: RunContext) -> Model:
         if self.sweep(run).train:
             return super().model(run)
         return self.cut(run, run.mask(self.variant))
 
+    def nearest(self, run: RunContext, masks: Sequence[HeadMask]) -> HeadMask:
+        """The mask whose model repair brings nearest to the full one on dev."""
+        if len({*masks}) == 1:
+            return masks[0]
+        return nearest_repaired(full_model(run), masks, run.text("train"), run.text("dev"))
+
     def cut(self, run: RunContext, mask: HeadMask) -> Model:
         """The smaller model of a mask, before any training."""
-        texts = (run.text("train"), run.text("dev"))
-        return cut(full_model(run), mask, self.sweep(run), *texts, run.progress)
+        # Without progress: this may be a part of another step.
+        return cut(full_model(run), mask, self.sweep(run), run.text("train"), run.text("dev"))
 
     def dependencies(self, run: RunContext) -> list[Step]:
         assert self.variant.ranking is not None
@@ -424,7 +436,8 @@ class PruneGreedily(Prune):
         heads = run.heads
         assert heads is not None and self.variant.heads_left is not None
         removed = heads.only(sweep.kinds).total - self.variant.heads_left
-        mask = mask_without(heads, read_order(run, ranking), removed)
+        masks = [mask_without(heads, order, removed) for order in read_orders(run, ranking)]
+        mask = self.nearest(run, masks)
         if sweep.train:
             return self.tuned(run, mask, work, self.cut(run, mask) if sweep.repair else None)
         if run.main:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.core.heads import Kind
-from headwise.core.options import Train, validated
+from headwise.core.errors import HeadwiseError
+from headwise.core.options import REPAIR, Train, validated
 from headwise.study.plan import GreedySweep, Plan, make_plan
 
 if TYPE_CHECKING:
-    from headwise.models.tasks import Task
+    from headwise.models.model import Model
 
 
 def plan_of(
@@ -62,13 +62,37 @@ def usual_controls(method: str, train: Train | None) -> list[str]:
     return ["random"] if train == "distil" else ["fine-tuned", "random"]
 
 
-def completed(plan: Plan, task: type[Task], kinds: Sequence[Kind] | None) -> Plan:
-    """The plan with what its options left to the model: the score of greedy removal, and the kinds of heads that may go,
-    None where the plan's are usual."""
+def completed(plan: Plan, model: Model) -> tuple[Plan, str | None]:
+    """The plan with what its options left to the model: the kinds of heads that may go, and how greedy removal chooses
+    them; and a sentence where the model cannot be repaired, though nobody asked for less."""
     (sweep,) = plan.pruning
     changes: dict[str, Any] = {}
+    note = None
+    if "kinds" not in sweep.model_fields_set:
+        changes["kinds"] = [*model.task.usual_kinds]
     if isinstance(sweep, GreedySweep) and "measure" not in sweep.model_fields_set:
-        changes["measure"] = [task.usual_score]
-    if kinds is not None and "kinds" not in sweep.model_fields_set:
-        changes["kinds"] = [*kinds]
-    return plan.model_copy(update={"pruning": [sweep.model_copy(update=changes)]})
+        how, note = usual_choice(model, sweep.repair)
+        changes |= how
+        if how["repair"] and "compare" not in sweep.model_fields_set:
+            # Each other order is one more repair.
+            changes |= {"compare": ["random"], "orders": 1}
+    sweep = sweep.model_copy(update=changes)
+    if isinstance(sweep, GreedySweep) and sweep.train:
+        sweep = sweep.with_train(sweep.train)  # the rate follows the start
+    return plan.model_copy(update={"pruning": [sweep]}), note
+
+
+def usual_choice(model: Model, repair: bool | None) -> tuple[dict[str, Any], str | None]:
+    """How heads are chosen where no measure is named, as options of greedy removal: by what repair cannot restore, and
+    repaired. Where that cannot be, a sentence that says so."""
+    from headwise.pruning.repair import refuse_unrepairable
+
+    try:
+        refuse_unrepairable(model)
+    except HeadwiseError as error:
+        if repair:
+            raise
+        usual = model.task.usual_score
+        note = f"{error} Heads are chosen by {usual}, and nothing makes up for them."
+        return {"measure": [usual], "repair": False}, note
+    return {"measure": [REPAIR], "repair": True if repair is None else repair}, None

@@ -49,7 +49,7 @@ from headwise.pruning.removal_scores import removal_scores
 from headwise.study.model_steps import model_of, prune_step
 from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import Plan
-from headwise.study.plan_of_prune import plan_of, usual_controls
+from headwise.study.plan_of_prune import plan_of, usual_choice, usual_controls
 from headwise.study.records import Record, Store
 from headwise.study.run_context import InMemory
 from headwise.study.study import make_model, run_study
@@ -93,7 +93,8 @@ def prune(
         hw.Gates(penalty=0.01)    gates under a penalty λ, whatever number of heads that leaves (Voita et al. 2019)
         hw.Gates(keep=10)         gates, and exactly so many heads, in total or of every kind: {"cross": 4}
         hw.TopK(keep=10)          exactly so many gates open in every step (Li et al. 2021)
-        hw.Greedy(keep=10)        in the order of a score, without training (Michel et al. 2019, section 4.2)
+        hw.Greedy(keep=10)        the heads go whose work the others can take over, and they do (repair); with a measure, in
+                                  its order, and nothing else changes (Michel et al. 2019, section 4.2)
         hw.Greedy(max_drop=0.5)   the smallest model that loses at most so much: BLEU of a translation model, % of
                                   perplexity of a language model, points of accuracy of a classifier, points of
                                   similarity of a model of embeddings
@@ -135,6 +136,11 @@ def prune(
         )
     kinds = options.kinds or usual_kinds(model, options)
     options = options.model_copy(update={"kinds": kinds})
+    if isinstance(options, Greedy) and not options.measure:
+        how, note = usual_choice(model, options.repair)
+        options = options.model_copy(update=how)
+        if note:
+            warnings.warn(note, stacklevel=3)
     try:
         if isinstance(options, GateTraining) or options.train:
             options = options.with_train(model.task.train_of(options))
@@ -254,7 +260,10 @@ def plan_of_options(
         "pruning": options.model_dump(exclude_unset=True, exclude={"max_drop", "search"}),
     }
     if isinstance(options, Greedy):
-        (score,) = removal_scores(several(options.measure) or [model.task.usual_score])
+        if options.repair and controls:
+            # Each other order is one more repair.
+            tables["pruning"]["compare"] = ["random"]
+        (score,) = removal_scores(several(options.measure))
         tables["pruning"] |= {"measure": [score], "orders": 1}
         if options.search is not None:
             tables["search"] = options.search.model_dump()

@@ -158,7 +158,6 @@ def next_command(
 
     words: the model, and the options that name its text. again: those of the score.
     """
-    measured = list(scores.table["measure"].unique())
     unlabelled = loaded.task.has_loss and scores.signature["objective"] == "none"
     if unlabelled or not loaded.task.measured:
         return []
@@ -167,11 +166,7 @@ def next_command(
     if "wrong answer" in scores.signature["objective"]:  # no text to prune by
         return ["lab", words[0]]
     # An example to change: nobody knows yet how many heads can go.
-    prune = ["prune", *words, "--keep", "50%"]
-    if loaded.task.trains_gates_by_default:
-        return prune
-    preferred = (loaded.task.usual_score, "confidence", "ablation.zero", *measured)
-    return [*prune, "--measure", next(name for name in preferred if name in measured)]
+    return ["prune", *words, "--keep", "50%"]
 
 
 ROLE_OPTIONS = [

@@ -75,7 +75,7 @@ def prune(
         Method | None,
         typer.Option(
             "--method",
-            help="gates and top-k train, greedy only removes. By default gates for translation models, else greedy",
+            help="greedy, by default; gates and top-k train",
         ),
     ] = None,
     control: Annotated[
@@ -97,7 +97,7 @@ def prune(
 ) -> None:
     """Remove heads that the model can do without.
 
-    Trains or ranks heads on --text, chooses on --dev, reads --test at the end, and writes smaller models and a report.
+    Chooses heads on --text, compares on --dev, reads --test at the end, and writes smaller models and a report.
     One --keep gives that model, whatever it loses; without any, several sizes are tried. A study has texts of its own."""
     from headwise.study.ownership import refuse_foreign_files
 
@@ -117,24 +117,24 @@ def prune(
         typed = {"pruning.controls": "--control", **typed_options(PRUNE_OPTIONS, tables)}
         return plan_of(model, method, tables, seed, settings=set_ or [], typed=typed)
 
-    # What names its method is refused before torch is loaded.
-    method = method or ("gates" if "penalty" in goals else None)
-    plan = plan_for(method) if method else None
-    if plan is not None:
-        refuse_foreign_files(out)
-        if not dry_run:
-            Folder(out).make()
+    from headwise.study.plan import GreedySweep
+
+    # What does not fit together is refused before torch is loaded.
+    plan = plan_for(method or ("gates" if "penalty" in goals else "greedy"))
+    refuse_foreign_files(out)
+    if not dry_run:
+        Folder(out).make()
     from headwise.models.devices import usable
-    from headwise.models.loading import load, task_class
+    from headwise.models.loading import load
     from headwise.study.plan_of_prune import completed
 
-    task = task_class(model)
-    plan = plan or plan_for("gates" if task.trains_gates_by_default else "greedy")
     given = None
-    (sweep,) = plan.pruning
-    if "kinds" not in sweep.model_fields_set and not task.trains_gates_by_default:
+    left = {"kinds"} | ({"measure"} if isinstance(plan.pruning[0], GreedySweep) else set())
+    if not left <= plan.pruning[0].model_fields_set:
         given = load(model, usable(device))
-    plan = completed(plan, task, given.task.usual_kinds if given else None)
+        plan, note = completed(plan, given)
+        if note and not quiet:
+            write(Console(highlight=False, stderr=True), note)
     run_plan(plan, out, quiet, device, dry_run, result="pruned", given=given)
 
 

@@ -11,14 +11,18 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from headwise.core.errors import HeadwiseError
 from headwise.models.attention.matrices import by_output
 from headwise.models.attention.removal import layer_of
-from headwise.models.attention.stages import End, Stages
+from headwise.models.attention.sides import sides_of_site
+from headwise.models.attention.stages import End, Stages, Sublayer
 from headwise.models.evaluation.least_squares import Moments
 from headwise.models.model import Model
 from headwise.models.tasks.objective import inputs_of, on_device, query_masks
 
 HELD_OUT = 5  # every fifth sentence of a text chooses the ridge
+LEAST_TOKENS = 2  # for each feature of a layer
+GOOD_TOKENS = 10
 
 
 @dataclass(frozen=True)
@@ -150,3 +154,23 @@ def readers(model: Model) -> list[tuple[str, nn.Linear]]:
                 if "q" not in parts:
                     found.append((f"{layer.name}.{name}", layer.inputs()[name]))
     return found
+
+
+def features_of(model: Model, layer: Sublayer) -> int:
+    """How many numbers the output projection of a layer gets for each token, and a constant for its bias."""
+    out = cast(nn.Linear, model.hf.get_submodule(layer.out))
+    return by_output(out).shape[1] + (out.bias is not None)
+
+
+def refuse_few_tokens(model: Model, layers: Sequence[Sublayer], text: Inputs) -> None:
+    """Raise HeadwiseError for a text that is too short to fit some layers of a model."""
+    for layer in layers:
+        features = features_of(model, layer)
+        side, _ = sides_of_site(layer.site)
+        needed = LEAST_TOKENS * features
+        if text.tokens(side) < needed:
+            raise HeadwiseError(
+                f"Repair fits {features} numbers of {layer.out} for each of its outputs, and the text has "
+                f"{text.tokens(side)} tokens: give at least {needed}, better {GOOD_TOKENS * features}, or name a measure to "
+                "go by without repair, such as gradient."
+            )

@@ -61,7 +61,6 @@ class Task(ABC):
     measured: ClassVar[bool] = True  # whether headwise can say how good such a model is
     usual_score: ClassVar[str] = "gradient"  # that greedy removal goes by
     trains: ClassVar[bool] = True  # whether headwise trains its weights and gates
-    trains_gates_by_default: ClassVar[bool] = False  # to reach a number of heads
     samples_text: ClassVar[bool] = False  # ablation reads a sample of it, where no time is given
     answer_forwards: ClassVar[float] = 1.0  # that measuring its quality takes as long as
     reads_audio: ClassVar[bool] = False  # named by --audio, not --text

@@ -53,7 +53,6 @@ class Translation(Task):
     text_class = ParallelText
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "words", "text", "translations"})
     quality = BLEU
-    trains_gates_by_default = True
 
     @classmethod
     def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
