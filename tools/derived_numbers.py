@@ -111,6 +111,16 @@ def kept_by_chance() -> Iterator[Row]:
     yield number("papers", "D seven keep three given the layers", three)
 
 
+def of_the_papers_size() -> Iterator[Row]:
+    """Half of the interval that a loss like ours, with 24 and 10 heads on 697 sentences, would have on some 3,000."""
+    curve = read("firefox/en-pt/curve.csv")
+    rows = curve[(curve["split"] == "test") & (curve["chosen"] == "gradient")]
+    rows = rows[rows["kept"].isin([24, 10])]
+    half = ((rows["difference_high"] - rows["difference_low"]) / 2).mean()
+    name = "such a loss on 3,000 sentences half of the interval"
+    yield number("papers", name, half * np.sqrt(697 / 3000))
+
+
 def kinds_left() -> Iterator[Row]:
     for name, kind, kept, total in (
         ("S encoder", "encoder", 17, 48),
@@ -218,6 +228,7 @@ MADE = (
     roles_and_costs,
     six_layers_areas,
     kept_by_chance,
+    of_the_papers_size,
     kinds_left,
     changed_heads,
     believed_scores,

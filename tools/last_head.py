@@ -34,7 +34,7 @@ import pandas as pd
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
-from headwise.core.qualities import BLEU, CHRF
+from headwise.core.qualities import BLEU, CHRF, Number
 from headwise.data.text import Text
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.training.trainer import TrainingRun
@@ -196,15 +196,14 @@ def write(made: dict[Point, dict[str, Any]], pairs: hw.ParallelText, table: Path
     answers = translation_answers(systems, pairs.targets, (BLEU, CHRF))
     rows: list[dict[str, Any]] = []
     for point, place in places.items():
-        row: dict[str, Any] = point._asdict()
-        for quality in (BLEU, CHRF):
-            own = answers.by(quality)
-            number, change = own.number(place), own.change(place)
-            name = quality.name
-            row |= {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
-            row |= named(f"{name}_difference", change)
-            if quality == BLEU:
-                row["p"] = change.p
+        row: dict[str, Any] = {**point._asdict(), "split": "test"}
+        bleu, chrf = answers.number(place), answers.by(CHRF)
+        row |= {"bleu": bleu.value, "low": bleu.low, "high": bleu.high}
+        row |= {"chrf": chrf.value(place)}
+        if place:
+            change = answers.change(place)
+            row |= named("difference", change) | {"p": change.p}
+            row |= named("chrf_difference", chrf.change(place))
         for name, other in (
             ("ahead", point._replace(chosen="gradient")),
             ("gained", point._replace(trained=False, seed=1)),
@@ -218,7 +217,7 @@ def write(made: dict[Point, dict[str, Any]], pairs: hw.ParallelText, table: Path
     pd.DataFrame(rows).to_csv(table, index=False, float_format="%.6g")
 
 
-def named(name: str, change: Any) -> dict[str, float]:
+def named(name: str, change: Number) -> dict[str, float | None]:
     return {name: change.value, f"{name}_low": change.low, f"{name}_high": change.high}
 
 

@@ -107,6 +107,7 @@ def read_numbers(text: str) -> Iterator[PageNumber]:
     lines = text.splitlines(keepends=True)
     paragraphs = paragraphs_of(lines)
     heading = ""
+    links: tuple[str, ...] = ()
     for at, line in enumerate(lines):
         here, start = start, start + len(line)
         if FENCE.match(line):
@@ -114,12 +115,13 @@ def read_numbers(text: str) -> Iterator[PageNumber]:
         if inside or FENCE.match(line):
             continue
         block = "".join(lines[number] for number in paragraphs[at])
-        links = tuple(re.findall(r"\]\(([^)#]+\.csv)\)", block))
+        # a table without links has those of the text above it
+        links = tuple(re.findall(r"\]\(([^)#]+\.csv)\)", block)) or links
         plain = NO_NUMBERS.sub(lambda found: "\0" * len(found[0]), line)
         ends = [span.span() for span in ENDS.finditer(plain)]
         of_ends: dict[tuple[int, int], int] = {}
         if line.startswith("#"):
-            heading = line
+            heading, links = line, ()
         if line.startswith("|"):
             block = f"{lines[paragraphs[at][0]]} {line}"
         for found in NUMBER.finditer(plain):
