@@ -416,3 +416,23 @@ def test_a_program_of_torch_export_is_whole_or_damaged(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_have(name: str) -> None:
     with pytest.raises(hw.HeadwiseError, match=r"There is no .* to check"):
         hw.check(name)
+
+
+def test_a_row_of_the_embeddings_that_no_drawn_token_reads_is_compared(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (headwise[onnx])")
+    model = embedder()
+    hw.export(model, "onnx", tmp_path / "onnx", say=lambda note: None)
+    (tmp_path / "onnx" / "SHA256SUMS").unlink()
+    assert verdicts(hw.check(tmp_path / "onnx", model))["outputs"] is True
+
+    words = model.hf.get_input_embeddings().weight
+    graph = onnx.load(tmp_path / "onnx" / "model.onnx")
+    (table,) = [each for each in graph.graph.initializer if [*each.dims] == [*words.shape]]
+    array = onnx.numpy_helper.to_array(table).copy()
+    array[-1, 0] += 1e-3
+    table.CopyFrom(onnx.numpy_helper.from_array(array, table.name))
+    onnx.save(graph, tmp_path / "onnx" / "model.onnx")
+    (finding,) = [
+        each for each in hw.check(tmp_path / "onnx", model).findings if each.what == "outputs"
+    ]
+    assert finding.good is False and table.name in finding.says

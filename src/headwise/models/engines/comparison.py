@@ -1,7 +1,8 @@
 """Files of engines compared with the model that they should have been written from.
 
 Files of llama.cpp and CTranslate2 are compared number by number with what the model is written as, programs of
-torch.export by the weights in their archive, which is not run, ONNX files by what ONNX Runtime computes with them.
+torch.export by the weights in their archive, which is not run, ONNX files by their embeddings and by what ONNX Runtime
+computes with them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from zipfile import ZipFile
 
 import numpy as np
 import torch
+from torch import nn
 
 from headwise.core.errors import HeadwiseError
 from headwise.models.engines.ct2 import write_ct2
@@ -130,10 +132,13 @@ def torch_difference(file: Path, model: Model) -> str | None:
 
 
 def onnx_difference(file: Path, model: Model) -> str | None:
-    """The first output of an ONNX file that is another, for texts of drawn tokens."""
+    """The first table of embeddings of an ONNX file that is another, or the first output, for texts of drawn tokens."""
     graph = graph_called(file.stem, model)
     if graph is None:
         return "what it is called"
+    # The outputs of a few tokens say nothing about the rows of all others.
+    if other := other_embeddings(file, graph):
+        return other
     with traceable(model, "eager"), tempfile.TemporaryDirectory() as scratch:
         for sizes in SIZES:
             inputs = resized(graph, sizes)
@@ -152,6 +157,28 @@ def onnx_difference(file: Path, model: Model) -> str | None:
                     # In this form NaN is a difference, too.
                     if not gap <= TOLERANCE * max(np.abs(wanted).max(initial=0), 1):
                         return f"{name}, by {gap:.2g}"
+    return None
+
+
+def other_embeddings(file: Path, graph: Graph) -> str | None:
+    """The first table of an ONNX file, of the shape of an embedding, whose numbers no weight of the graph has."""
+    import onnx
+
+    tables: dict[tuple[int, ...], list[np.ndarray]] = {}
+    for part in graph.module.modules():
+        if isinstance(part, nn.Embedding):
+            tables[tuple(part.weight.shape)] = []
+    for weight in graph.module.state_dict().values():
+        numbers = weight.detach().float().cpu().numpy()
+        # The exporter turns matrices of linear layers, which may have the shape of an embedding then.
+        for table in (numbers, numbers.T):
+            if table.shape in tables:
+                tables[table.shape].append(table)
+    for stored in onnx.load(file).graph.initializer:
+        if tuple(stored.dims) in tables:
+            found = onnx.numpy_helper.to_array(stored).astype(np.float32)
+            if not any(np.array_equal(found, table) for table in tables[found.shape]):
+                return str(stored.name)
     return None
 
 
