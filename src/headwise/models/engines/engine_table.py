@@ -32,7 +32,7 @@ engine.row(
     "onnx",
     home="graph_files:write_onnx",
     title="ONNX Runtime",
-    modules=("onnxruntime", "onnxscript"),
+    modules=("onnx", "onnxruntime", "onnxscript"),
     extra="onnx",
     refusal="why_not_graph",
     models="any model of text",
