@@ -1,4 +1,8 @@
-"""`hw.Run`: a study as its user holds it, by its folder: the verdict, models, tables, report."""
+"""`hw.Run`: a study as its user holds it, by its folder: the verdict, models, tables, report.
+
+It says nothing of its own. What the report shows of a run is a FinishedRun (`report/run_folder.py`), all files at once;
+what Python computes with, such as `scores`, is the class of a result, read when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from headwise.core.grid import HeadGrid
 from headwise.core.layout import HeadMask
 from headwise.core.measured import UNPRUNED
 from headwise.core.result import WIDTH, plain_number, printed
-from headwise.core.tables import MODELS
+from headwise.core.tables import INTERACTIONS, MODELS, SCORES, WORDS
 from headwise.faces.report import report
 from headwise.faces.report.models import model_rows, ordered
 from headwise.faces.report.run_folder import read_run
@@ -29,12 +33,13 @@ from headwise.models.model import Model
 from headwise.roles.lost_words import LostWords
 from headwise.roles.role_tests import Roles
 
-TABLES = {  # what a study may have found, and the file that shows it
-    "scores": "heads.json",
+# What a study may have found, and the file that shows it: a signature comes after its table.
+TABLES = {
+    "scores": SCORES.signature_file,
     "roles": "roles/facts.json",
-    "interactions": "interactions.json",
-    "lost_words": "words.json",
-    "pruning": "pruning.csv",
+    "interactions": INTERACTIONS.signature_file,
+    "lost_words": WORDS.signature_file,
+    "pruning": MODELS.file,
 }
 
 
@@ -48,7 +53,7 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path(folder)
-        self.found = read_run(self.folder)
+        self.finished = read_run(self.folder)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -56,36 +61,36 @@ class Run:
     @property
     def name(self) -> str:
         """What its folder is called."""
-        return self.found.name
+        return self.finished.name
 
     @property
     def chosen(self) -> str | None:
         """The pruned model that was chosen; None where there is none, or the choice was not to prune."""
-        chosen = self.found.chosen
+        chosen = self.finished.chosen
         return None if chosen is None else str(chosen["setting"])
 
     @cached_property
     def verdict(self) -> str:
         """What was found of the chosen model, what that rests on and what follows; or why there is none."""
-        found = self.found
-        if found.full is None or found.chosen is None:
-            return f"{without_choice(found)}. {why_no_choice(found)}"
-        return " ".join(verdict_sentences(found, found.chosen))
+        run = self.finished
+        if run.full is None or run.chosen is None:
+            return f"{without_choice(run)}. {why_no_choice(run)}"
+        return " ".join(verdict_sentences(run, run.chosen))
 
     @cached_property
     def models(self) -> pd.DataFrame:
         """A row a model, controls too: model (its name for `model`), heads (those left of the kinds that were pruned),
         what models are compared by on the reported text, under its name such as bleu, its change from the full model (of
         perplexity in %), and low and high, the change's 95 % interval by a paired bootstrap (docs/methods/bleu.md)."""
-        quality = self.found.quality.name
+        quality = self.finished.quality.name
         rows = []
-        for model in ordered(self.found.model_table):
-            change = self.found.change_of(model, UNPRUNED)
+        for model in ordered(self.finished.model_table):
+            change = self.finished.change_of(model, UNPRUNED)
             rows.append(
                 {
                     "model": model["setting"],
                     "heads": model["kept"],
-                    quality: self.found.quality_of(model).value,
+                    quality: self.finished.quality_of(model).value,
                     "change": change.value,
                     "low": change.low,
                     "high": change.high,
@@ -97,13 +102,13 @@ class Run:
     @property
     def layouts(self) -> Mapping[str, HeadMask]:
         """Which heads each pruned model kept, by its name."""
-        return self.found.layouts
+        return self.finished.layouts
 
     def model(self, name: str | None = None, device: str = "cpu") -> Model:
         """One of its models: `full`, or another name of `models`; by default the chosen one. Raises HeadwiseError for
         another name, and for a model whose weights were not kept."""
         name = self.chosen if name is None else name
-        names = [str(model["setting"]) for model in model_rows(self.found.model_table)]
+        names = [str(model["setting"]) for model in model_rows(self.finished.model_table)]
         if name is None:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: name one, of {', '.join(names) or 'none yet'}."

@@ -61,6 +61,7 @@ def on_repeated_tokens(subject: Subject, seed: int) -> Iterator[LabelledBatch]:
     ids = passage.ids[:REPEATED_SEQUENCES, :end]
     labels = torch.full_like(ids, IGNORED)
     # The position before a token predicts it, and nothing predicts the first token of the second copy.
+    # labels[t] = ids[t + 1], of the second copy alone.
     labels[:, start + length : end - 1] = ids[:, start + length + 1 :]
     for first in range(0, len(ids), rows):
         some = slice(first, first + rows)
@@ -130,6 +131,7 @@ def causal_effects(
         return no_effects(roles)
     heads = subject.discovery.heads
     tested = roles[roles["kind"] == "decoder-self"]
+    # Behaviours that some role needs: only these run the model again.
     asked = set(tested["measure"].map(behaviour_of)) & BEHAVIOURS.keys()
     planned = usual_words(heads)
     counted = 0.0
@@ -147,14 +149,17 @@ def causal_effects(
         if of_text.empty or subject.model.get_output_embeddings() is None:  # it predicts no words
             continue
         layers = set(of_text["layer"])
+        # All heads of these layers: those without the role are the comparison.
         switched = [head for head in heads if head.kind == "decoder-self" and head.layer in layers]
         try:
             lost, counts = losses_without(subject, name, switched, count_share, seed + OTHER_SEED)
+            # Only a logit difference has a direct part; a loss is no sum over heads.
             adds = direct_effects(subject, name, seed + OTHER_SEED) if behaviour.sign < 0 else {}
         except HeadwiseError as refusal:
             subject.warnings.append(f"Roles on {name} were not confirmed causally: {refusal}")
             continue
         for row in of_text.to_dict("records"):
+            # Heads with the same role do the same work: they are no comparison.
             have = {key[:3] for key in keys_of(of_text) if key[3] == row["measure"]}
             others = []
             for place, head in enumerate(switched, start=1):
@@ -165,6 +170,7 @@ def causal_effects(
             declared = role_of(row["measure"])
             path = "" if declared is None else declared.path
             facts = effect(lost, counts, own, others, seed, direct, path)
+            # The loss of a logit difference is its negative: turned back here.
             facts["with_all"] *= behaviour.sign
             rows.append({**{key: row[key] for key in KEY}, "behaviour": behaviour.name, **facts})
     count(planned - round(counted))
@@ -205,6 +211,7 @@ def losses_without(
     # The first mask keeps all heads: what the others are compared with.
     everything = frozenset(heads)
     masks = [HeadMask(heads, everything)]
+    # One head off in each: n + 1 models, of which only what lies above the head is computed again.
     masks += [HeadMask(heads, everything - {head}) for head in switched]
     batches = list(BATCHES[text](subject, seed))
 
@@ -261,6 +268,7 @@ def effect(
     # All must hold (an intersection-union test), so the largest p is that of them together.
     p = jackknife_p(both, below).max()
     if path and direct is not None:
+        # direct > 0; or indirect > direct, where the whole effect is both: of_head − direct > direct.
         along = direct if path == "direct" else of_head - 2 * direct
         p = max(p, jackknife_p(along, counts))
     return {

@@ -138,6 +138,7 @@ def lost_words(
         documents = np.arange(len(sentences))
     # a line that stands twice in a text would be in both halves
     first = {
+        # Backwards, so that of equal sentences the first one stays.
         (said.source, *said.pieces): number for number, said in reversed([*enumerate(sentences)])
     }
     kept = sorted(first.values())
@@ -170,6 +171,7 @@ def check_words(model: Model, text: AnyText) -> None:
 
 def said_words(model: Model, batches: Any) -> list[Said]:
     """What each sentence loses with each head, in the order of the heads of the model: of the first SENTENCES."""
+    # One head off in each trial, and all trials on every batch.
     trials = [silent_heads([head], device_of(model.hf)) for head in model.heads]
     found: list[list[Said]] = []
     within = reporter(batches)
@@ -201,7 +203,9 @@ def of_batch(
         (places,) = np.nonzero(sentences == sentence)
         here = positions[places]
         gold = labels[sentence, here]
+        # Only what the whole model says can be lost.
         right = whole[places] == gold
+        # H × pieces: where the model without each head says something else.
         wrong = others[:, places] != gold
         row, predicted = gold, np.arange(len(gold))
         if "decoder_input_ids" not in batch.tensors and hides(batch):
@@ -218,11 +222,14 @@ def of_batch(
         for word, pieces in words_of_pieces(tokenizer, said.pieces):
             own = predicted[pieces]
             # Once in a sentence, so that a frequent word has one chance, too.
+            # A word of several pieces is said where all its pieces are.
             if word in said.lost or (own < 0).any() or not right[own].all():
                 continue
+            # One wrong piece loses the word.
             said.lost[word] = wrong[:, own].any(1)
             said.ends[word] = pieces[-1] + 1
             for head in np.nonzero(said.lost[word])[0].tolist():
+                # The first wrong piece: what follows it would be said after another word.
                 first = own[int(wrong[head, own].argmax())]
                 said.instead[head, word] = int(others[head, places[first]])
         found.append(said)
@@ -267,12 +274,14 @@ def words_of_run(
     for number, place in enumerate(places, start=1):
         waiting.append(place)
         # The bytes of a letter that is not whole yet are decoded as U+FFFD.
+        # How far the text reaches with this piece: decoding again is slow, and right for every tokenizer.
         end = len(tokenizer.decode(pieces[:number]).rstrip("\ufffd"))
         if end <= start:
             continue
         while word < len(matches) and matches[word].start() < end:
             if matches[word].end() > start:
                 found[word][1].extend(waiting)
+            # The word goes on in the next piece.
             if matches[word].end() > end:
                 break
             word += 1
@@ -311,6 +320,7 @@ def table_of(
     chances = []
     confirming = [said for which, said in zip(half, sentences, strict=True) if which == 1]
     for place, head in enumerate(heads):
+        # Half 0 finds, half 1 confirms: all numbers of the row are of half 1.
         for column in found_words(lost[0, place], there[0], there[1]):
             word = words[column]
             units, times = there[1, column], lost[1, place, column]

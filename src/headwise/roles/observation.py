@@ -173,13 +173,16 @@ def observe(
         assert call.weights is not None
         sides, probes = current[call.site.kind]
         # A recording is shorter than what the model hears at once.
+        # One passage for self-attention, two for cross: the first has the queries, the last the keys.
         weights = call.weights[..., : sides[0].ids.shape[1], : sides[-1].ids.shape[1]]
         view = View(weights, sides[0], sides[-1], call)
+        # Now, while the weights are there: a layer's are gone when the next one runs.
         answers[call.site.kind][call.site.layer] = [probe.answer(view) for probe in probes]
 
     with evaluating(model), torch.no_grad(), capture(model, discovery, hook=hook, weights=True):
         for batch in batches:
             for kind, sides in batch.sides.items():
+                # What a test asks of a batch is prepared once, and answered by every layer.
                 current[kind] = sides, [test(*sides) for test in tests[kind]]
                 answers[kind] = {}
             run_model(model, discovery, batch.inputs)
@@ -209,6 +212,7 @@ def aligned_batches(
     while some := list(islice(stream, 256)):
         for which, rows in enumerate(waiting):
             of_half = [sentence for half, sentence in some if half == which]
+            # Each half on its own, so that no batch mixes them.
             rows += align_subwords(subject.tokenizer, of_half, subject.limit, coverage)
             if len(rows) >= WINDOW:
                 for batch in batched(rows, lambda row: len(row.ids), subject.positions):
@@ -259,6 +263,7 @@ def tests_on(data: str, kind: Kind, arguments: Mapping[str, Any]) -> list[Test]:
     for declared in declared_tests(data, kind, arguments):
         taken = {name: arguments[name] for name in declared.takes}
         # Several tests may share a function, which answers all of them at once.
+        # By the bare function: two partials of one function are never equal.
         tests.setdefault(declared.function, partial(declared.function, **taken))
     return list(tests.values())
 
@@ -290,6 +295,7 @@ def on_treebank(
     sample = in_half(0, islice(treebank, VARIABILITY_SENTENCES))
     batches = treebank_batches(subject, sample, Coverage())
     if kind == "decoder-self":
+        # A causal head sees nothing to the right, so the first tokens tell its usual attention.
         batches = map(beginning, batches)
     first = observe(subject.model, subject.discovery, batches, {kind: [opening]}, count)
     if not first:
@@ -322,6 +328,7 @@ def on_treebank(
                 "than documents. Confirm roles on another text."
             )
     else:
+        # The first text finds roles, the other confirms them.
         text = chain(in_half(0, treebank), in_half(1, confirm))
     batches = treebank_batches(subject, text, coverage)
     return observe(subject.model, subject.discovery, batches, {kind: tests}, count)
@@ -385,6 +392,7 @@ def on_pairs(
     pairs = subword_pairs(subject, text, gold)
     links = None
     if gold is not None:
+        # Sure and possible links together: either is a right answer.
         links = {name: both for name, (_, both) in links_of(pairs, text, gold).items()}
     arguments = {"links": links}
     if links is None:
@@ -444,6 +452,7 @@ def pair_batches(
     ):
         sources, targets = zip(*batch, strict=True)
         source = Passage.of(sources, subject.pad, device)
+        # Cross attention is asked where a word is written, self-attention where it is read.
         ids, written, read = decoder_sides(targets, start, subject.pad, device)
         inputs = {**passage_inputs(source), "decoder_input_ids": ids}
         yield PassageBatch(half, inputs, {"cross": (written, source), "decoder-self": (read,)})
@@ -463,6 +472,7 @@ def on_repeats(
     def batches() -> Iterator[PassageBatch]:
         for half, drawn in repeats(subject, frequencies, seed):
             there = drawn.changed(lambda tensor: tensor.to(device))
+            # All sequences are equally long, so there is nothing to sort.
             size = max(1, subject.positions // drawn.ids.shape[1])
             for start in range(0, len(drawn.ids), size):
                 passage = there.changed(itemgetter(slice(start, start + size)))

@@ -75,6 +75,7 @@ def pointing(
         number = names.setdefault(arc.measure, len(names))
         rows.append((arc.sentence, arc.query, arc.key, number))
     table = torch.tensor(rows, dtype=torch.long, device=queries.ids.device).view(-1, 4)
+    # What a causal head cannot see is no question.
     table = table[visible(table, queries, keys, forward=which == "attending_words")]
     sentence, query, key, measure = table.T
 
@@ -89,6 +90,7 @@ def pointing(
 
     rules = []
     if baseline == "offset":
+        # Where offset 0 is: the word itself, or the one as far along in the other text.
         diagonal = query if queries is keys else same_way(sentence, query, queries, keys)
         rules.append(fixed_offsets(sentence, key - diagonal, measure, (size, count)))
     # Where the argmax is over queries, another visible word is no rule.
@@ -101,6 +103,7 @@ def pointing(
         rules.append(sum_by_index(cell, uniform, size * count).view(size, 1, count))
 
     def answer(view: View) -> Tensor:
+        # The argmax of every word in every head, B H W.
         chosen: Tensor = getattr(view, which)
         hits = (chosen[sentence, :, query] == key[:, None]).float()  # arcs x H
         sums: Tensor = hits.new_zeros(size * count, chosen.shape[1]).index_add_(0, cell, hits)
@@ -128,8 +131,10 @@ def fixed_offsets(
     """How many answers are at every offset up to REACH, by sentence and measure: B offsets M."""
     batch, measures = shape
     # Farther offsets are no rule, and their answers count for none.
+    # Offsets are from −REACH to REACH; below they are counted from 0.
     near = offset.abs() <= REACH
     size = 2 * REACH + 1
+    # Sentence, offset and measure as one number, so that one sum by index does it.
     index = (sentence * size + offset + REACH) * measures + measure
     sums = sum_by_index(index[near], near[near].float(), batch * size * measures)
     return sums.view(batch, size, measures)
@@ -139,6 +144,7 @@ def longest_words(passage: Passage) -> Tensor:
     """The argmax of uniform weights on subwords: for each query word, 1 on the longest other visible word, shared among
     several of that length. B W W."""
     size = passage.subwords.shape[1]
+    # Attention of a word to itself does not count.
     sight = ~torch.eye(size, dtype=torch.bool, device=passage.ids.device)
     sizes = (passage.subwords[:, None, :] * (sight.tril() if passage.causal else sight)).float()
     best = (sizes == sizes.amax(-1, keepdim=True)) & (sizes > 0)
@@ -233,6 +239,7 @@ class AnswerSums(UnitSums[str | int]):
         out = np.zeros((*shape, len(self.columns)), dtype=np.float32)
         for measures, array in zip(names, values, strict=True):
             columns = [self.columns[name] for name in measures]
+            # Batches may have fewer rules than the longest: the others stay 0.
             out[..., : array.shape[-2], columns] = array
         return out
 
@@ -265,9 +272,11 @@ class AnswerSums(UnitSums[str | int]):
             size = sums.shape[1]
             if not size:
                 continue  # a layer without heads
+            # Usually counts; of a measure with `per` the sums of that other measure.
             divisors = self.divisors(counts, all_sums)[..., columns]
             with np.errstate(invalid="ignore", divide="ignore"):
                 value = sums.sum(0) / divisors.sum(0)
+                # Of the difference in every sentence: head and baseline answer the same questions.
                 p = jackknife_p(sums - rule[:, None, columns], counts[:, None, columns])
                 low = high = value * np.nan
                 if seed is not None:
@@ -321,6 +330,7 @@ def value_interval(
     a bootstrap.
     """
     shares = np.minimum(sums, divisors)  # a sum of weights may be 1 and a rounding error
+    # For all units and heads, or intervals of one measure would be of two sorts.
     is_share = ((sums >= 0) & (sums <= divisors * (1 + ROUNDING))).all((0, 1))
     low = np.full(value.shape, np.nan)
     high = low.copy()

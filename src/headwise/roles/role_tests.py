@@ -116,6 +116,7 @@ class Roles(Result):
 
     def ranked(self) -> pd.DataFrame:
         """The roles, those that are furthest above their baseline first."""
+        # Turned round, so that an ascending stable sort has the clearest first and leaves ties alone.
         below = self.roles["baseline"] - self.roles["value"]
         return self.roles.iloc[below.to_numpy(dtype=float).argsort(kind="stable")]
 
@@ -145,6 +146,7 @@ class Roles(Result):
         contents = {}
         for name, table in ROLE_TABLES.items():
             rows: pd.DataFrame = getattr(self, name)
+            # A table that must be there is written even without rows: it says that nothing was found.
             if name not in OPTIONAL or len(rows):
                 contents[table.file] = table.csv(rows)
         coverage = {}
@@ -184,9 +186,11 @@ class Roles(Result):
         try:
             for name, table in ROLE_TABLES.items():
                 file = place / table.file
+                # The other half of `files`: what may be no file is an empty table.
                 found[name] = table.read_or_empty(file) if name in OPTIONAL else table.read(file)
             coverage = {}
             for name, counts in facts["coverage"].items():
+                # Only its fields: the file has the share of unknown subwords, too, for readers.
                 known = {field.name: counts[field.name] for field in fields(Coverage)}
                 coverage[name] = Coverage(**known)
             links = read_links(place / LINKS) if (place / LINKS).is_file() else None

@@ -48,6 +48,7 @@ class Readout:
         """The logits of n tokens from the outputs of heads … H D: … H n, up to a constant."""
         if not states.shape[-2]:
             return states.new_zeros(*states.shape[:-1], len(tokens))  # a layer without heads
+        # W_O^h W_U of these tokens alone: the whole vocabulary is not needed.
         to_tokens = self.outputs[call.site] @ self.embeddings[tokens].T  # H D n
         return torch.einsum("...hd,hdn->...hn", states, to_tokens)
 
@@ -58,6 +59,7 @@ def first_subwords(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
     # Behind another word, as in the texts: a word that begins a text may have other subwords.
     for aligned in align_subwords(tokenizer, [f"and {word}" for word in words], 512, Coverage()):
         if len(aligned.sentence.words) == 2:
+            # The word behind `and`.
             word = aligned.sentence.words[1].form
             first[word] = aligned.ids[aligned.word_of.index(1)]
     shared = Counter(first.values())
@@ -140,6 +142,7 @@ def names_texts(tokenizer: Any, readout: Readout | None, seed: int) -> Generated
 
 def draw_name_sentence(draw: random.Random, usable: list[str], number: int) -> Annotated:
     """A sentence with its indirect object ("io"), the second place of its subject ("s") and the first marked."""
+    # Subject and receiver change places at random, so no fixed distance finds the receiver.
     first, second = draw.sample(usable, 2)
     subject = draw.choice((first, second))
     receiver = second if subject == first else first
@@ -152,6 +155,7 @@ def draw_name_sentence(draw: random.Random, usable: list[str], number: int) -> A
     )
     plain = split_into_words(text, f"{number} {receiver}")
     last = {word.form: index for index, word in enumerate(plain.words)}  # the last of equal words
+    # It stands once in the sentence: its last place is its only one.
     io = last[receiver]
     s = last[subject]
     first_s = [word.form for word in plain.words].index(subject)
@@ -177,6 +181,7 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
         for row, text in enumerate(passage.sentences):
             words = {mention.entity: mention.head for mention in text.mentions}
             arcs += [Arc(row, ends[row], words[entity], measure) for entity in entities]
+    # Looking at the name: half of the measures `name-mover` and `copy-suppression`.
     attends = pointing(arcs, passage, passage, "offset")
     if readout is None:
         return attends
@@ -199,9 +204,11 @@ def names(passage: Passage, readout: Readout | None, first: Mapping[str, int]) -
 
     def answer(view: View) -> Tensor:
         assert view.call is not None
+        # The other half: what the head's own output at END does to the logits of all names.
         raised = readout.logits(view.call, view.call.output[rows, end], tokens)  # B H n
         # Attention and logits must both hold.
         hits = attends.answer(view)
+        # True or False times 1 or 0: both must hold.
         hits[..., mover] *= raised.argmax(-1) == io[:, None]
         attended = name_of.gather(1, view.attended_words[rows, :, last])
         hits[..., suppression] *= raised.argmin(-1) == attended
@@ -272,6 +279,7 @@ def retrieval_texts(tokenizer: Any, longest: int, seed: int) -> Generated:
 def hidden_needle(draw: random.Random, number: int, share: float) -> Annotated:
     """A text with the answer marked in the needle ("needle") and at the end ("answer"). share: of the hay."""
     hay = draw.sample(FILLING, round(share * draw.randint(*HAY)))
+    # The needle lies anywhere, so neither the beginning nor a fixed distance finds it.
     depth = draw.randint(0, len(hay))
     owner = draw.choice(FIRST_NAMES)
     colour = draw.choice(COLOUR_WORDS)

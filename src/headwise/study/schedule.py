@@ -49,23 +49,10 @@ class Schedule:
 
     def every_step(self) -> Iterator[Step]:
         """The steps of all stages in their order; some more than once."""
-        run = self.run
-        scoring = run.scoring
         yield FULL_MODEL
-        if self.run.measures:
-            yield from score_passes(run)
-            if scoring.untrained:
-                yield ScoreUntrained()
-            yield Score()
-            if scoring.interactions:
-                yield MeasureInteractions()
-            if scoring.judge and "ablation.zero" in self.run.measures:
-                yield Judge()
-        if run.role_texts:
-            yield FindRoles()
-        if run.plan.roles.words:
-            yield FindWords()
+        yield from self.head_steps()
         yield from self.measuring_steps(FULL)
+        # All orders first: many models are cut by each.
         for variant in self.variants:
             if variant.ranking:
                 yield RankHeads(variant.sweep_index, variant.ranking)
@@ -75,6 +62,24 @@ class Schedule:
             if self.is_analysed_again(variant):
                 yield Rescore(variant)
         yield from self.last_steps()
+
+    def head_steps(self) -> Iterator[Step]:
+        """What the heads of the full model matter, and what they do."""
+        run = self.run
+        if run.measures:
+            yield from score_passes(run)
+            if run.scoring.untrained:
+                yield ScoreUntrained()
+            yield Score()
+            if run.scoring.interactions:
+                yield MeasureInteractions()
+            # The judge is exact ablation: without it nothing says which measure is right.
+            if run.scoring.judge and "ablation.zero" in run.measures:
+                yield Judge()
+        if run.role_texts:
+            yield FindRoles()
+        if run.plan.roles.words:
+            yield FindWords()
 
     def measuring_steps(self, variant: Variant, split: Split = "dev") -> Iterator[Step]:
         """What measures one variant on a split."""
@@ -92,40 +97,47 @@ class Schedule:
         """The choice on dev, then the test text and speed."""
         run = self.run
         models = self.models
-        not_failed = [variant for variant in self.variants if not models.has_failed(variant)]
-        not_failed = [FULL, *not_failed]
+        usable = [FULL, *(one for one in self.variants if not models.has_failed(one))]
         yield models.choose_step()
         yield from self.order_comparisons("dev")
 
         chosen = models.chosen
+        # What was cut without training has no file of weights yet.
         if chosen is not None and not prune_step(chosen).saves_weights(run):
             yield SaveChosen(chosen)
         if run.plan.data.has_test:
-            for variant in not_failed:
+            for variant in usable:
                 if models.is_tested(variant):
                     yield from self.measuring_steps(variant, "test")
             yield from self.order_comparisons("test")
         if run.generates:
-            yield MeasureSpeed(self.variants_to_time(not_failed))
+            yield MeasureSpeed(self.variants_to_time(usable))
 
     def order_comparisons(self, split: Split) -> Iterator[CompareOrders]:
         """What compares models of greedy removal with those of other orders that have as many heads."""
         models = self.models
         for index, _ in greedy_sweeps(self.run):
-            greedy = []
-            for variant in self.variants:
-                is_own = variant.sweep_index == index and variant.ranking is not None
-                if is_own and not models.has_failed(variant):
-                    greedy.append(variant)
             compared = models.compared_with_other_orders(index)
+            greedy = self.made_in_order(index)
             for variant in greedy:
-                others = []
-                for other in greedy:
-                    if other.heads_left == variant.heads_left and other != variant:
-                        others.append((other, models.answer_step(other, split)))
-                if others and variant in compared:
-                    answer_step = models.answer_step(variant, split)
-                    yield CompareOrders(split, variant, answer_step, tuple(others))
+                rivals = [
+                    (other, models.answer_step(other, split))
+                    for other in greedy
+                    if other.heads_left == variant.heads_left and other != variant
+                ]
+                if rivals and variant in compared:
+                    answers = models.answer_step(variant, split)
+                    yield CompareOrders(split, variant, answers, tuple(rivals))
+
+    def made_in_order(self, index: int) -> list[Variant]:
+        """The models that a greedy sweep makes by some order of removal, without those that failed."""
+        return [
+            variant
+            for variant in self.variants
+            if variant.sweep_index == index
+            and variant.ranking is not None
+            and not self.models.has_failed(variant)
+        ]
 
     def steps_before(self, step: Step, steps: Sequence[Step]) -> list[str]:
         """The names of the steps that a step only comes after: the choice waits for all dev evaluations that are still
@@ -142,35 +154,38 @@ class Schedule:
         return names
 
     def variants_to_time(self, variants: Sequence[Variant]) -> tuple[Variant, ...]:
-        """The models whose speed is measured: the full one, those with gates, controls that say so, and the chosen one.
+        """The models whose speed is measured.
 
         Where the plan keeps only the chosen weights, none is trained again to be timed.
         """
-        run = self.run
-        wanted = []
-        for variant in variants:
-            if variant.control is not None:
-                timed_anyway = control[variant.control].timed and variant.ranking is None
-            else:
-                timed_anyway = variant.ranking is None
-            if timed_anyway or variant == self.models.chosen:
-                wanted.append(variant)
-        if run.plan.weights == "all":
-            return tuple(wanted)
+        wanted = tuple(variant for variant in variants if self.is_timed(variant))
+        if self.run.plan.weights == "all":
+            return wanted
+        return self.timed_before(wanted) or tuple(filter(self.has_weights, wanted))
 
-        # What was measured stays, though the weights are gone by now.
-        earlier_speeds = run.store.record("speed").get("result", {})
-        recorded = tuple(variant for variant in wanted if variant.name in earlier_speeds)
-        all_are_wanted = {variant.name for variant in recorded} == {*earlier_speeds}
-        if recorded and all_are_wanted and MeasureSpeed(recorded).done(run):
-            return recorded
+    def is_timed(self, variant: Variant) -> bool:
+        """Whether the speed of a model is worth measuring: of the full one, those with gates, controls that say so, and the
+        chosen one."""
+        if variant == self.models.chosen:
+            return True
+        # An order of removal leaves many models.
+        if variant.ranking is not None:
+            return False
+        return variant.control is None or control[variant.control].timed
 
-        available = []
-        for variant in wanted:
-            saves_weights = variant != FULL and prune_step(variant).saves_weights(run)
-            if not saves_weights or prune_step(variant).done(run, with_weights=True):
-                available.append(variant)
-        return tuple(available)
+    def timed_before(self, wanted: Sequence[Variant]) -> tuple[Variant, ...]:
+        """Those of some models whose speed was measured, where that measurement still holds; else none."""
+        names = self.run.store.record("speed").get("result", {}).keys()
+        timed = tuple(variant for variant in wanted if variant.name in names)
+        # What was measured stays, though the weights are gone by now; but not beside models that nobody wants any more.
+        all_are_wanted = {variant.name for variant in timed} == {*names}
+        return timed if timed and all_are_wanted and MeasureSpeed(timed).done(self.run) else ()
+
+    def has_weights(self, variant: Variant) -> bool:
+        """Whether the weights of a model can be read: those that its step does not save are cut from the full model."""
+        if variant == FULL or not prune_step(variant).saves_weights(self.run):
+            return True
+        return prune_step(variant).done(self.run, with_weights=True)
 
     def refine_shortfall_notes(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""

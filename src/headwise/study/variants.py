@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from headwise.core.heads import HeadMap
 from headwise.core.options import TEXTLESS_ORDERS, Keep, keep_name
@@ -204,18 +205,20 @@ class Comparison:
 
 
 def comparisons() -> list[Comparison]:
-    """Who is compared with whom, besides the full model."""
-    by_all, against = [], []
-    for facts in control.values():
-        if facts.compared_by_all:
-            by_all.append(Comparison(facts.reference, partial(trained_as_long, facts)))
-        if facts.against:
-            other = control[facts.against]
-            against.append(Comparison(other.reference, partial(counterpart, facts, other)))
+    """Who is compared with whom, besides the full model. The order is that of the comparisons in tables."""
+    of_all = [facts for facts in control.values() if facts.compared_by_all]
+    of_one = [facts for facts in control.values() if facts.against]
     return [
+        # a control with its model
         Comparison("pruned", controlled),
-        *by_all,
-        *against,
+        # every trained model with all heads, trained as long: what further training alone brings
+        *(Comparison(facts.reference, partial(trained_as_long, facts)) for facts in of_all),
+        # a control with the other control that its row names
+        *(
+            Comparison(control[facts.against].reference, partial(counterpart, facts))
+            for facts in of_one
+        ),
+        # a repaired model with the same heads removed, and no repair
         Comparison("unrepaired", unrepaired),
     ]
 
@@ -239,22 +242,24 @@ def controlled(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
 def trained_as_long(facts: Control, sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     """For models that were trained, on from the full model, the control that was trained as long."""
     own = sweeps[variant.sweep_index]
-    untuned = isinstance(own, GreedySweep) and variant.ranking is not None and not own.train
-    if untuned or variant.from_random_weights or variant.compared_by_all:
+    # A greedy sweep without `train` removes heads and trains nothing; its controls have no ranking, and may train.
+    untrained = isinstance(own, GreedySweep) and variant.ranking is not None and not own.train
+    # What began from random weights trained for another time; the control is not compared with itself.
+    if untrained or variant.from_random_weights or variant.compared_by_all:
         return None
     return name_in_sweeps(facts, sweeps, own)
 
 
-def counterpart(
-    facts: Control, other: Control, sweeps: Sequence[Sweep], variant: Variant
-) -> str | None:
-    """For one control, another one that its entry in the table names."""
-    own = sweeps[variant.sweep_index]
-    return name_in_sweeps(other, sweeps, own) if variant.control == facts.name else None
+def counterpart(facts: Control, sweeps: Sequence[Sweep], variant: Variant) -> str | None:
+    """For one control, the other one that its entry in the table names (`against`)."""
+    if variant.control != facts.name:
+        return None
+    return name_in_sweeps(control[facts.against], sweeps, sweeps[variant.sweep_index])
 
 
 def name_in_sweeps(facts: Control, sweeps: Sequence[Sweep], own: Sweep) -> str | None:
     """The name of a control of a sweep, or of one that trains alike."""
+    # Its own sweep first: controls of sweeps that train alike are equal models.
     for sweep in (own, *sweeps):
         if facts.name in sweep.controls and sweep.weight_training == own.weight_training:
             return sweep.titled(facts.name)
@@ -270,10 +275,14 @@ def unrepaired(sweeps: Sequence[Sweep], variant: Variant) -> str | None:
     for sweep in sweeps:
         if not isinstance(sweep, GreedySweep) or sweep.train or sweep.repair:
             continue
-        ours = (own.step, own.rescore, own.unit, {*own.kinds})
-        if (sweep.step, sweep.rescore, sweep.unit, {*sweep.kinds}) != ours:
+        if way_of_removal(sweep) != way_of_removal(own):
             continue
         for other in rankings_of(sweep):
-            if (other.score, other.replicate) == (ranking.score, ranking.replicate):
+            if other.reference == ranking.reference:
                 return f"{other.name}-{variant.heads_left}"
     return None
+
+
+def way_of_removal(sweep: GreedySweep) -> tuple[Any, ...]:
+    """What two sweeps must share to remove the same heads by one score."""
+    return sweep.step, sweep.rescore, sweep.unit, {*sweep.kinds}

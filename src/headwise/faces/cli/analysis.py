@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,11 +40,14 @@ from headwise.models.model_files import refuse_other_models
 from headwise.roles.options import Alignment, Trees
 
 if TYPE_CHECKING:
+    from headwise.core.progress import Progress
     from headwise.core.result import Result
     from headwise.data.text import ParallelText, Text
     from headwise.importance.scores import Scores
     from headwise.models.model import Model
     from headwise.roles.alignment import LinkedText
+    from headwise.roles.alignment_heads import AlignmentHeads
+    from headwise.study.run_context import RunContext
 
 Links = Annotated[
     Path | None,
@@ -127,6 +130,7 @@ def score(
     given = read_text(loaded, model, text, limit=limit, progress=work.progress, outline=dry_run)
     plan = ScorePlan(loaded, given, options, seed=seed, place=work.place)
 
+    # The same score once more, for the next command to try; whoever judges needs ablation.zero among the measures.
     again = [] if limit is None else ["--limit", str(limit)]
     for name in dict.fromkeys([*options.measures, "ablation.zero"] if options.measures else []):
         again += ["--measure", name]
@@ -158,6 +162,7 @@ def next_command(
 
     words: the model, and the options that name its text. again: those of the score.
     """
+    # A task that has a loss, and a text without the targets that a loss needs.
     unlabelled = loaded.task.has_loss and scores.signature["objective"] == "none"
     if unlabelled or not loaded.task.measured:
         return []
@@ -233,16 +238,16 @@ def roles(
         raise HeadwiseError(
             f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
         )
-    import headwise as hw
-
-    # Files with mistakes are refused before torch is loaded and a folder is made.
-    trees: Any = hw.Treebank.read(*named.treebank) if named.treebank else None
-    confirm = hw.Treebank.read(*named.confirm) if named.confirm else None
+    # First what needs no model: files with mistakes are refused before torch is loaded and a folder is made.
+    trees, confirm = trees_in(named.treebank), trees_in(named.confirm)
     # One file may be a table of recordings: only the model says.
     one_file = isinstance(spec, str)
     pairs = None if spec is None or one_file else pairs_of(model, spec, links)
     # A study is opened only where something of it is used.
     study = None if trees and training else study_in(model)
+
+    # Then what the model says.
+    import headwise as hw
     from headwise.roles.alignment import pairs_for
     from headwise.roles.lost_words import LostWords, check_words, lost_words
     from headwise.roles.role_forecast import role_forecast
@@ -252,28 +257,21 @@ def roles(
     files = (*Roles.FILES, *RoleSets.FILES, *LostWords.FILES)
     work = Work("roles", [model], files, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
-    reads_audio = loaded.task.reads_audio
+    hears = loaded.task.reads_audio
     refuse_links(loaded, links)
     # A speech model is tested on recordings, which --audio names; all others on trees.
-    if trees is None and reads_audio and spec is not None:
+    if trees is None and hears and spec is not None:
         trees = loaded.task.read(spec)
     elif trees is None and study and study.role_texts:
         trees, confirm_of_study = study.role_texts
         confirm = confirm or confirm_of_study
-    if one_file and not reads_audio:
+    if one_file and not hears:
         pairs = pairs_of(model, spec, links)
     # Which words are rare is counted on the training text.
-    training_text: Any = None
-    if training:
-        training_text = hw.Text.read(training)
-    elif study and not reads_audio:
-        training_text = study.text("train")
+    training_text = training_text_of(training, None if hears else study)
     # All texts are checked now: the tests of roles before the last ones take long.
-    further: dict[str, Any] = {"sets": None, "words": None}
-    for name, files_of, check in (("sets", sets, check_sets), ("words", words, check_words)):
-        if files_of:
-            further[name] = limited(loaded.task.read(text_spec(files_of)), limit)
-            check(loaded, further[name])
+    set_text = checked_text(loaded, sets, limit, check_sets)
+    word_text = checked_text(loaded, words, limit, check_words)
     with work.progress.bar("text"):
         if pairs is not None:
             pairs = pairs_for(loaded, limited(pairs, limit), work.progress, dry_run)
@@ -288,13 +286,41 @@ def roles(
     def run() -> list[Result]:
         found = hw.roles(loaded, trees, training=training_text, **how, **options)
         results: list[Result] = [found]
-        if further["sets"] is not None:
-            results.append(role_sets(loaded, found, further["sets"], **how))
-        if further["words"] is not None:
-            results.append(lost_words(loaded, further["words"], **how))
+        if set_text is not None:
+            results.append(role_sets(loaded, found, set_text, **how))
+        if word_text is not None:
+            results.append(lost_words(loaded, word_text, **how))
         return results
 
-    work.do(run, partial(role_forecast, loaded, trees, **further, **options))
+    work.do(run, partial(role_forecast, loaded, trees, sets=set_text, words=word_text, **options))
+
+
+def trees_in(files: list[str] | None) -> Any:
+    """The trees of some files; None where none is named."""
+    import headwise as hw
+
+    return hw.Treebank.read(*files) if files else None
+
+
+def training_text_of(file: Path | None, study: RunContext | None) -> Any:
+    """The text that a model was trained on, of a file or of its study; None where neither is known."""
+    import headwise as hw
+
+    if file:
+        return hw.Text.read(file)
+    return study.text("train") if study else None
+
+
+def checked_text(
+    model: Model, names: list[str] | None, limit: int | None, check: Callable[[Any, Any], object]
+) -> Any:
+    """A text that options name, as the model's task reads it; None where none is named. check: raises HeadwiseError for a
+    model and a text that do not fit."""
+    if not names:
+        return None
+    text = limited(model.task.read(text_spec(names)), limit)
+    check(model, text)
+    return text
 
 
 ALIGN_OPTIONS = field_options("align", {"": Alignment}, first=[*Alignment.model_fields])
@@ -339,7 +365,7 @@ def align(
     own, dev."""
     options = given_options(context, Alignment, ALIGN_OPTIONS, fields)
     spec = text_spec(text)
-    # One file may be a table of recordings: only the model says.
+    # One file may be a table of recordings: only the model says. Without --text the pairs are those of the study.
     given: Any = None if isinstance(spec, str) else pairs_of(model, spec, links)
     import headwise as hw
     from headwise.roles import alignment_heads
@@ -371,23 +397,25 @@ def align(
         lambda: [alignment_heads.align(loaded, given, prompt=prompt, **how)],
         partial(align_forecast, loaded, given, prompt),
     )
-    if not results:
-        return
-    (found,) = results
-    if save is None:
-        return
-    # What was found is written all the same; only the model is not.
+    # A dry run has no results.
+    if results and save is not None:
+        save_aligned(loaded, results[0], save, work.progress)
+
+
+def save_aligned(model: Model, found: AlignmentHeads, save: Path, progress: Progress) -> None:
+    """Write a copy of a model that names its alignment heads: those that were found, unless its own err less. Raises
+    HeadwiseError where what was found was not confirmed; its tables are written all the same."""
     if not found.confirmed:
         raise HeadwiseError(
             f"No model was written to {save}: on the other half of the text, the chosen heads align no better than a "
             "rule without attention. Give more text, or a model whose heads align."
         )
     if found.better_than_own:
-        loaded.alignment_heads = found.heads
+        model.alignment_heads = found.heads
     else:
-        work.progress.say("  The saved model keeps the alignment heads that it had.")
-    loaded.save(save)
-    work.progress.say(f"Wrote the model to {save}.")
+        progress.say("  The saved model keeps the alignment heads that it had.")
+    model.save(save)
+    progress.say(f"Wrote the model to {save}.")
 
 
 def refuse_links(model: Model, links: Path | None) -> None:

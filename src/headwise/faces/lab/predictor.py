@@ -82,6 +82,7 @@ class Change:
         if self.ablation == "zero":
             return 0.0
         if self.ablation == "mean":
+            # Of the unchanged sentence, so that a second head that is off does not move it.
             return self.means[call.site][head].to(call.output)
         # The sentence stands alone, so there is no padding to leave out.
         batch, queries = call.output.shape[:2]
@@ -244,12 +245,14 @@ class Predictor:
     def predict(self, prompt: Prompt) -> Prediction:
         """The prediction of one forward."""
         if not prompt.predicted_tokens:
+            # The states of the only sentence: S M.
             vectors = output_of(self.hf.base_model, prompt.inputs)[0][0].float().cpu()
             return Prediction(torch.empty(0), vectors=vectors)
 
         log_probabilities = logits_of(self.hf, prompt.read)[0].float().log_softmax(-1).cpu()
         positions = [predicted.position for predicted in prompt.predicted_tokens]
         tokens = [predicted.token for predicted in prompt.predicted_tokens]
+        # A number a token: its position, its id.
         of_tokens = log_probabilities[positions, tokens]
         if prompt.target:
             text = self.tokenizer.decode(prompt.target.ids, skip_special_tokens=True)
@@ -265,6 +268,7 @@ class Predictor:
     def prompt_with_new_translation(self, prompt: Prompt, change: Change, beam: int) -> Prompt:
         """The prompt with the translation that the changed model writes; other models' prompts stay,
         because they are asked for the same tokens."""
+        # Without a gate the translation is the one that is there.
         if not (prompt.target and change.gates):
             return prompt
         with self.changed(change):
@@ -334,6 +338,7 @@ class Predictor:
         for index, head in enumerate(self.heads):
             if change.gates.get(head, 1.0) > 0:
                 indices_on.append(index)
+                # In addition to the gates of `change`, which the block below sets.
                 off = partial(switched_off, head=head.head, change=change)
                 trials.append({Site(head.kind, head.layer): off})
 
@@ -356,6 +361,7 @@ class Predictor:
         with self.changed(change):
             # Only layers above the switched-off head are computed again, where the model allows that.
             with recording(self.hf, discovery, 1, lambda call: None) as record:
+                # With the change alone: what each head's row is compared with.
                 before = forward(1)
             clear_unless_reusable(self.hf, discovery, record, forward, before)
             after = tried(self.hf, discovery, record, trials, copies, forward, before[0], report)
@@ -477,6 +483,7 @@ def hidden_token(
         ids[position] = mask
         with_mask = sentence_of(tokenizer, ids, sentence.note)
         sentence = replace(with_mask, words=sentence.words, tree=sentence.tree)
+        # The only hidden token now.
         masked = [position]
 
     inputs = predictor.inputs_of(sentence.ids)

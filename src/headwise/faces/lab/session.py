@@ -164,6 +164,7 @@ class Session:
         said = self.predictors["full"].said
         if said is not None and recordings is not None:
             examples = {recordings.name: list(said)}
+        # The model carries the hooks, so one question is computed at a time.
         self.lock = threading.Lock()
 
         # The page's script reads these keys (page/lab.js). title: the model's own name, or None
@@ -348,6 +349,7 @@ class Session:
         Attention maps are float32, H Q K, in base64.
         """
         with self.asking(question, cancel) as (predictor, change, prompt, unchanged):
+            # A speech model encodes once: half a minute of sound is most of its work.
             prompt = predictor.encoded(prompt, change)
             maps = dict(predictor.maps_of_encoder(prompt))
 
@@ -386,6 +388,7 @@ class Session:
                 unchanged.shown_log_probabilities, new_output.shown_log_probabilities
             )
         cosine = None
+        # Only models of embeddings have vectors.
         if of_full.vectors is not None and new_output.vectors is not None:
             cosine = mean_cosine(of_full.vectors, new_output.vectors).item()
         return {
@@ -471,6 +474,7 @@ class Session:
         `continue_from`, so that a notebook can stop between two steps.
         """
         with self.asking(question, cancel) as (predictor, change, prompt, unchanged):
+            # Through the same check as gates: names of a message are not trusted.
             already_off = list(predictor.parse_gates(dict.fromkeys(question.continue_from, 0.0)))
             if not prompt.predicted_tokens:
                 raise HeadwiseError(
@@ -491,6 +495,7 @@ class Session:
 
             off = list(already_off)
             lowered = change.without(off).gates
+            # Heads that can still be switched off.
             on = [head for head in predictor.heads if lowered.get(head, 1.0) > 0]
 
             def show_progress(share: float, _: str) -> None:
@@ -503,6 +508,7 @@ class Session:
                     return {"unfinished": True, "heads": [str(head) for head in off]}
                 effects = predictor.effects(prompt, unchanged, change.without(off), show_progress)
                 effect_of_head = dict(zip(predictor.heads, effects.sum(1).tolist(), strict=True))
+                # The head without which the output becomes least likely.
                 head = min(on, key=effect_of_head.__getitem__)
                 on.remove(head)
                 off.append(head)
@@ -555,6 +561,7 @@ def indices_in_full_model(model: Model, pruned: Model) -> dict[str, list[list[in
         )
     full_indices: dict[str, list[list[int]]] = {kind: [] for kind in model.heads.kinds}
     for site in model.heads.sites:
+        # The layout of the pruned model lists, by layer, the numbers of the heads it kept.
         full_indices[site.kind].append(kept.of(site))
     return full_indices
 

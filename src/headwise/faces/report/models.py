@@ -1,5 +1,7 @@
 """All models of a run as one table: the full model, pruned ones and controls, with the facts and numbers of each.
 
+Functions take the table, not the run: in a grid the models of all its runs stand in one. Whoever has a run asks that.
+
 Index: setting. Columns: method, kinds (tuple), kept, total, penalty, the facts of run.json's `settings` (FACTS), label
 and line (what a reader calls the model, and the line of a chart that it belongs to), learned, chosen, candidate
 (whether it could be chosen), mean_kept, and numbers (Measurements, which `measured` asks). A grid has the columns

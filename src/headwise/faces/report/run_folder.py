@@ -1,4 +1,8 @@
-"""The folder of a run, read into memory: tables that are not there are empty."""
+"""The folder of a run, read into memory: tables that are not there are empty.
+
+A FinishedRun is all files of one run. Its models are a table (`models.py`), because a grid has the models of many runs
+in one; the questions of one run, such as `chosen` or `verdict_of`, are asked here. hw.Run is the user's handle of it.
+"""
 
 from __future__ import annotations
 

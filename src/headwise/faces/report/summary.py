@@ -6,12 +6,11 @@ Nothing is decided here: `pruning/verdict.py` does that, and a sentence only say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headwise.core.answers import too_short
 from headwise.core.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
-from headwise.core.progress import about
 from headwise.core.qualities import (
     BETTER,
     NEIGHBOURS,
@@ -32,7 +31,6 @@ from headwise.faces.report import (
 from headwise.faces.report.format import (
     capital,
     count,
-    flat_settings,
     interval_text,
     listed,
     measure_name,
@@ -83,12 +81,17 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     chosen = run.chosen
     groups = [("Which score is faithful", score_faithfulness.faithfulness_facts(run))]
     if full is None or chosen is None:
-        said = {"headline": without_choice(run), "basis": "", "advice": "", "verdict": ""}
-        said["why"] = why_no_choice(run)
+        lead = {
+            "headline": without_choice(run),
+            "basis": "",
+            "advice": "",
+            "verdict": "",
+            "why": why_no_choice(run),
+        }
         tiles: list[Fact] = []
     else:
         verdict = run.verdict_of(chosen)
-        said = {
+        lead = {
             "headline": finding_text(run, chosen, verdict),
             "basis": basis_text(run, verdict),
             "advice": FOLLOWS[verdict.outcome](verdict, run.quality),
@@ -105,11 +108,12 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
         ]
     groups = [group for group in groups if group[1]]
     return {
-        **said,
+        **lead,
         "findings": findings(run),
         "tiles": tiles,
         "groups": groups,
-        "leads": ", ".join(lead[0].lower() + lead[1:] for lead, _ in groups),
+        # Where the facts are folded, the fold says what is in it.
+        "leads": ", ".join(title[0].lower() + title[1:] for title, _ in groups),
         "doubts": [*text_doubts(run), *doubts(run)],
         "head_map": kept_heads.head_map(run, chosen),
     }
@@ -139,16 +143,17 @@ def finding_text(run: FinishedRun, model: ModelRow, verdict: Verdict) -> str:
 
 def basis_text(run: FinishedRun, verdict: Verdict) -> str:
     """What the finding rests on, what was saved, and whether the limit was kept, in sentences."""
-    said = []
+    sentences = []
     if verdict.change.value is not None and verdict.texts is not None:
         over = run.quality.over if verdict.texts != 1 else run.quality.over.removesuffix("s")
+        # A change without a finding has no interval: too few texts were read.
         interval = ", with a 95 % interval" if verdict.finding else ", too few for an interval"
-        said.append(f"Measured on {verdict.texts} {over} of {run.split}{interval}.")
+        sentences.append(f"Measured on {verdict.texts} {over} of {run.split}{interval}.")
     if gains := [text for text in (saving_text(verdict), speed_text(verdict)) if text]:
-        said.append(f"Saved: {', '.join(gains)}.")
+        sentences.append(f"Saved: {', '.join(gains)}.")
     if kept := limit_text(verdict, run.quality):
-        said.append(f"{kept}.")
-    return " ".join(said)
+        sentences.append(f"{kept}.")
+    return " ".join(sentences)
 
 
 def saving_text(verdict: Verdict) -> str:
@@ -173,11 +178,17 @@ def limit_text(verdict: Verdict, quality: QualityMeasure) -> str:
     dev was not measured."""
     if verdict.limit is None or "dev" not in (*verdict.within, *verdict.over):
         return ""
-    limit = f"the limit of {amount(verdict.limit, quality)}"
+    limit = the_limit(verdict, quality)
     words = [f"within {limit} on {listed(verdict.within)}"] if verdict.within else []
     if verdict.over:
         words.append(f"over {'it' if words else limit} on {listed(verdict.over)}")
     return f"Compared with {OTHERS[UNPRUNED]} it is {', '.join(words)}"
+
+
+def the_limit(verdict: Verdict, quality: QualityMeasure) -> str:
+    """`the limit of 0.5 BLEU`, of a verdict that has one."""
+    assert verdict.limit is not None
+    return f"the limit of {amount(verdict.limit, quality)}"
 
 
 def amount(value: float, quality: QualityMeasure) -> str:
@@ -198,10 +209,13 @@ def needed_text(verdict: Verdict, quality: QualityMeasure) -> str:
     limit = amount(verdict.limit, quality)
     if verdict.needed is None:
         return f" More text alone will not show a loss below {limit}: give a larger limit, or keep more heads."
-    # Two digits say how rough it is.
-    rough = float(f"{verdict.needed:.1e}")
-    rough += 10 ** (len(str(verdict.needed)) - 2) if rough < verdict.needed else 0
-    return f" To tell a loss of {limit} takes about {rough:,.0f} {quality.over}."
+    return f" To tell a loss of {limit} takes about {rounded_up(verdict.needed):,} {quality.over}."
+
+
+def rounded_up(count: int) -> int:
+    """A count with two digits, which say how rough it is; never below itself, or it would promise too much."""
+    step = 10 ** max(len(str(count)) - 2, 0)
+    return -(-count // step) * step
 
 
 def too_dear_text(verdict: Verdict, quality: QualityMeasure) -> str:
@@ -212,8 +226,8 @@ def too_dear_text(verdict: Verdict, quality: QualityMeasure) -> str:
 def ship_text(verdict: Verdict, quality: QualityMeasure) -> str:
     reason = "it is better"
     if verdict.finding != BETTER and verdict.limit is not None:
-        within = f"within the limit of {amount(verdict.limit, quality)}"
-        reason = f"by its interval it loses at most {amount(verdict.most_loss, quality)}, {within}"
+        most = amount(verdict.most_loss, quality)
+        reason = f"by its interval it loses at most {most}, within {the_limit(verdict, quality)}"
     return f"Ship: {reason}; {gains_text(verdict)}."
 
 
@@ -228,8 +242,8 @@ FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
         f"Do not ship: it is worse, and saves less than {percent(LITTLE_SAVED)}."
     ),
     Outcome.OVER_LIMIT: lambda verdict, quality: (
-        f"Do not ship: by its interval it loses at least {amount(verdict.least_loss, quality)}, more than the limit of "
-        f"{amount(verdict.limit or 0, quality)}."
+        f"Do not ship: by its interval it loses at least {amount(verdict.least_loss, quality)}, more than "
+        f"{the_limit(verdict, quality)}."
     ),
     Outcome.DOUBTED: lambda verdict, quality: (
         "No conclusion yet: there are doubts about this model."
@@ -238,8 +252,8 @@ FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
         f"No conclusion yet: {verdict.texts} {quality.over} are too few to tell.{needed_text(verdict, quality)}"
     ),
     Outcome.UNDECIDED: lambda verdict, quality: (
-        f"No conclusion yet: by its interval it may lose {amount(verdict.most_loss, quality)}, more than the limit of "
-        f"{amount(verdict.limit or 0, quality)}.{needed_text(verdict, quality)}"
+        f"No conclusion yet: by its interval it may lose {amount(verdict.most_loss, quality)}, more than "
+        f"{the_limit(verdict, quality)}.{needed_text(verdict, quality)}"
     ),
     Outcome.OPEN: lambda verdict, quality: (
         f"Whether it is worth {gains_text(verdict)} is yours to say: by its interval it may lose "
@@ -283,21 +297,15 @@ def like_untrained(run: FinishedRun) -> str:
     for measure in ("lrp.ding", *sorted(set(run.heads["measure"]))):
         values = values_by_head(run, measure) if measure.startswith("lrp") else {}
         compared = {head: ranges.get((head.kind, head.layer, measure)) for head in values}
-        inside = [
-            head
-            for head, range_of_head in compared.items()
-            if range_of_head and range_of_head.holds(values[head])
-        ]
-        if values and any(compared.values()):
-            name = capital(measure_name(measure))
-            return (
-                f"{name} of {len(inside)} of {len(values)} heads lies within the range of untrained models"
-                + (
-                    ": it shows little of what was learned."
-                    if 2 * len(inside) > len(values)
-                    else "."
-                )
-            )
+        # The first measure of relevance that untrained models have, too, is the one that is told.
+        if not any(compared.values()):
+            continue
+        inside = [head for head, own in compared.items() if own and own.holds(values[head])]
+        most = 2 * len(inside) > len(values)
+        return (
+            f"{capital(measure_name(measure))} of {len(inside)} of {len(values)} heads lies within the range of "
+            f"untrained models{': it shows little of what was learned' if most else ''}."
+        )
     return ""
 
 
@@ -310,7 +318,7 @@ def without_choice(run: FinishedRun) -> str:
 
 
 def why_no_choice(run: FinishedRun) -> str:
-    """Why no pruned model was chosen, in a sentence."""
+    """Why no pruned model was chosen, in a sentence: the first reason that holds, as those below make no sense then."""
     if not run.pruned:
         return "Nothing has been pruned in this run yet."
     if run.full is None:
@@ -341,10 +349,10 @@ def losses_on_dev(run: FinishedRun) -> dict[str, float]:
     return {setting: lost for setting, lost in losses.items() if lost is not None}
 
 
-def values_of_both(
+def before_and_after(
     one: ModelRow | None, other: ModelRow, measure: str, split: str = ""
 ) -> tuple[float, float] | None:
-    """A measure of two models that both have it."""
+    """A measure of the model before and of the one after; None where one of them was not measured."""
     before = measured(one, measure, split).value
     after = measured(other, measure, split).value
     return None if before is None or after is None else (before, after)
@@ -353,32 +361,11 @@ def values_of_both(
 def tiles_of(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """Label, value and detail of the numbers to see at a glance: size, speed (or the key/value cache, where that is
     smaller or speed was not measured) and quality; of embeddings also how many keep their nearest neighbour."""
-    tiles = []
-    cached = values_of_both(full, chosen, CACHE)
-    smaller = cached is not None and cached[1] < cached[0]
-    for measure in (
-        "parameters",
-        CACHE if smaller or not values_of_both(full, chosen, SPEED) else SPEED,
-    ):
-        label, write = SAVED[measure]
-        if (both := values_of_both(full, chosen, measure)) and both[0]:
-            noise = measure == SPEED and speed_noise(full, chosen)
-            change = "no clear change" if noise else percent_change(*both)
-            tiles.append((label, change, " → ".join(map(write, both))))
-
-    quality = run.quality
-    both = values_of_both(full, chosen, quality.name, run.split)
-    label = f"{capital(quality.title)} on {run.split}"
-    tuned = run.change_of(chosen, FINE_TUNED)
-    unit = quality.unit.replace(NO_BREAK, " ")  # a tile is narrow
-    moved = f"{signed(quality.change(*both))}{unit}" if both else ""
-    if tuned.value is not None:
-        details = [interval_text(tuned.low, tuned.high)]
-        details += [f"{moved} to the full model"] * bool(both)
-        value = f"{signed(tuned.value)}{unit}"
-        tiles.append((f"{label}, to equal further training", value, " · ".join(details)))
-    elif both:
-        tiles.append((label, moved, f"{both[0]:.2f} → {both[1]:.2f}"))
+    tiles = [
+        *saving_tile(full, chosen, "parameters"),
+        *saving_tile(full, chosen, running_cost(full, chosen)),
+        *quality_tile(run, full, chosen),
+    ]
     neighbours = measured(chosen, NEIGHBOURS.name, run.split)
     if neighbours.value is not None:
         low, high = neighbours.low, neighbours.high
@@ -387,13 +374,49 @@ def tiles_of(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     return tiles
 
 
+def running_cost(full: ModelRow, chosen: ModelRow) -> str:
+    """What says best how much cheaper the chosen model runs: its key/value cache where that shrank, else its speed, as far
+    as that was measured."""
+    cache = before_and_after(full, chosen, CACHE)
+    shrank = cache is not None and cache[1] < cache[0]
+    return CACHE if shrank or not before_and_after(full, chosen, SPEED) else SPEED
+
+
+def saving_tile(full: ModelRow, chosen: ModelRow, measure: str) -> list[Fact]:
+    """The tile of one of SAVED; none where a model was not measured."""
+    both = before_and_after(full, chosen, measure)
+    if not both or not both[0]:
+        return []
+    label, write = SAVED[measure]
+    noise = measure == SPEED and speed_noise(full, chosen)
+    change = "no clear change" if noise else percent_change(*both)
+    return [(label, change, " → ".join(map(write, both)))]
+
+
+def quality_tile(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
+    """The change of quality, from equal further training where that was measured, else from the full model."""
+    quality = run.quality
+    label = f"{capital(quality.title)} on {run.split}"
+    unit = quality.unit.replace(NO_BREAK, " ")  # a tile is narrow
+    both = before_and_after(full, chosen, quality.name, run.split)
+    from_full = f"{signed(quality.change(*both))}{unit}" if both else ""
+    tuned = run.change_of(chosen, FINE_TUNED)
+    if tuned.value is not None:
+        details = interval_text(tuned.low, tuned.high)
+        details += f" · {from_full} to the full model" if both else ""
+        return [(f"{label}, to equal further training", f"{signed(tuned.value)}{unit}", details)]
+    if both:
+        return [(label, from_full, f"{both[0]:.2f} → {both[1]:.2f}")]
+    return []
+
+
 def saved(full: ModelRow, chosen: ModelRow) -> list[Fact]:
     total = chosen["total"]
     removed = total - chosen["kept"]
     text = f"{removed} of {total} {models.heads_name(chosen['kinds'])} ({percent(removed / total)})"
     facts = [("Heads removed", text, "")]
     for measure, (label, write) in SAVED.items():
-        if (both := values_of_both(full, chosen, measure)) and both[0]:
+        if (both := before_and_after(full, chosen, measure)) and both[0]:
             noise = speed_noise(full, chosen) if measure == SPEED else ""
             text = f"{' → '.join(map(write, both))} ({percent_change(*both)}){noise}"
             facts.append((label, text, NOT_DISTINGUISHABLE if noise else ""))
@@ -415,7 +438,7 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     )
     others = [(one, FINE_TUNED, "to equal further training without pruning") for one in tuned]
     for other, reference, label in [*others, (full, UNPRUNED, "to the untouched full model")]:
-        if both := values_of_both(other, chosen, quality.name, run.split):
+        if both := before_and_after(other, chosen, quality.name, run.split):
             change = run.change_of(chosen, reference)
             moved = tested_text(change, ", ", quality.unit)
             moved = moved or f"{signed(quality.change(*both))}{quality.unit}, no interval"
@@ -434,37 +457,38 @@ def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
     facts = list[Fact]()
     for model in [chosen] if models.orders_against(chosen) else run.pruned:
         start = "" if model["setting"] == chosen["setting"] else f"{model['label']}: "
+        changes = {name: run.change_of(model, name) for name in models.orders_against(model)}
+        measured_ones = {name: one for name, one in changes.items() if one.value is not None}
         to_random = []
-        for reference in models.orders_against(model):
-            change = run.change_of(model, reference)
-            if change.value is None:
-                continue
+        for reference, change in measured_ones.items():
+            verdict = change.verdict(run.quality)
             if reference.startswith("random."):
-                to_random.append(change.verdict(run.quality))
-            else:
-                label = f"{start}To the best other measure on dev, {measure_name(reference)}"
-                moved = tested_text(change, ", ", run.quality.unit)
-                verdict = change.verdict(run.quality)
-                facts.append((label, f"{run.quality.title} {moved}", verdict))
+                to_random.append(verdict)
+                continue
+            label = f"{start}To the best other measure on dev, {measure_name(reference)}"
+            moved = tested_text(change, ", ", run.quality.unit)
+            facts.append((label, f"{run.quality.title} {moved}", verdict))
         if to_random:
-            better = to_random.count(BETTER)
-            text = f"better than {better} of {len(to_random)}"
-            if not better:
-                text += ": this measure says nothing about which heads to remove"
-            verdict = BETTER if better == len(to_random) else NOT_DISTINGUISHABLE
-            facts.append((f"{start}Random orders", text, verdict))
+            facts.append((f"{start}Random orders", *against_random(to_random)))
     return facts
+
+
+def against_random(verdicts: Sequence[str]) -> tuple[str, str]:
+    """How an order fares against random ones, in words and as a verdict: it is better only where it beats them all."""
+    better = verdicts.count(BETTER)
+    text = f"better than {better} of {len(verdicts)}"
+    if not better:
+        text += ": this measure says nothing about which heads to remove"
+    return text, BETTER if better == len(verdicts) else NOT_DISTINGUISHABLE
 
 
 def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality_on("dev")
     known = losses_on_dev(run)
-    heads = {model["setting"]: run.heads_left(model) for model in run.candidates}
     left = run.heads_left(chosen)
-    smallest = choose_smallest(known, heads, run.limit)
     why = ""
-    if smallest is not None and chosen["setting"] in known and left == heads[smallest]:
+    if has_fewest_heads(run, chosen, known):
         why = f", the fewest{'' if run.limit is None else ' within the limit'}"
 
     tested = run.quality_of(chosen, "test").value is not None
@@ -476,12 +500,22 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
         ("Loss allowed on dev", allowed, ""),
         ("Chosen", f"{chosen['label']}: {count(left, 'head')} in the whole model{why}", ""),
     ]
-    both = values_of_both(full, chosen, quality.name, "dev")
+    both = before_and_after(full, chosen, quality.name, "dev")
     lost = known.get(chosen["setting"])
     if lost is not None and both:
         moved = f"{signed(-quality.better * lost)}{quality.unit}"
         facts.append(("On dev", f"{quality.title} {both[0]:.2f} → {both[1]:.2f} ({moved})", ""))
     return facts
+
+
+def has_fewest_heads(run: FinishedRun, chosen: ModelRow, known: Mapping[str, float]) -> bool:
+    """Whether no candidate within the limit has fewer heads than the chosen one. A plan may have named another. known: what
+    the candidates lose on dev."""
+    heads = {model["setting"]: run.heads_left(model) for model in run.candidates}
+    smallest = choose_smallest(known, heads, run.limit)
+    if smallest is None or chosen["setting"] not in known:
+        return False
+    return run.heads_left(chosen) == heads[smallest]
 
 
 def text_doubts(run: FinishedRun) -> list[str]:
@@ -511,40 +545,3 @@ def does_not_translate(run: FinishedRun) -> bool:
     """Whether the full model's BLEU is too low for its differences to mean anything."""
     full = run.quality_of(run.full).value
     return full is not None and run.quality.is_too_low(full)
-
-
-MOST_LISTED_STEPS = 25  # steps whose times are listed one by one
-SAID_ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other sections say
-
-
-@section(
-    "provenance",
-    heading="How it was made",
-    question="With which texts, versions and settings was all this made?",
-    order=140,
-    files=("run.json", "plan.toml"),
-)
-def provenance(run: FinishedRun) -> dict[str, Any]:
-    """Groups of names and values from run.json, and the plan."""
-    facts = {name: fact for name, fact in run.facts.items() if name not in SAID_ELSEWHERE}
-    seconds = _summed(facts.pop("seconds"))
-    groups = [
-        ("Signature", [*flat_settings(facts.pop("signature")).items()]),
-        ("Versions", [*flat_settings(facts.pop("versions")).items()]),
-        ("Time taken", [(name, about(taken)) for name, taken in seconds.items()]),
-        ("Evaluation and run", [*flat_settings(facts).items()]),
-    ]
-    return {"facts": [(title, pairs) for title, pairs in groups if pairs], "plan": run.plan}
-
-
-def _summed(seconds: Mapping[str, float]) -> Mapping[str, float]:
-    """The time of all steps; with many models, the sum of the steps of one name: `prune (9)`."""
-    if len(seconds) <= MOST_LISTED_STEPS:
-        return seconds
-    steps: dict[str, list[float]] = {}
-    for name, taken in seconds.items():
-        steps.setdefault(name.partition("/")[0], []).append(taken)
-    return {
-        f"{step} ({len(part)})" if len(part) > 1 else step: sum(part)
-        for step, part in steps.items()
-    }

@@ -60,6 +60,7 @@ class Attention(RecordedOperation):
             value=as_heads(repeat(self.value, shape[1])),
             weights=as_heads(self.weights),
         )
+        # P B Q H D to P B·H Q D: sentences and heads are one axis of matrix products
         arrived = relevance.transpose(2, 3).flatten(1, 2)
         if rule.attention == "jacobian":
             of_inputs = self.by_jacobian(rule, heads, arrived)
@@ -71,6 +72,7 @@ class Attention(RecordedOperation):
             of_inputs = rescaled(rule, arrived, *of_inputs)
         parts = [part.unflatten(1, shape) for part in of_inputs]
         if rule.rescale:
+            # once by head, once over all heads of the sentence
             parts = list(rescaled(rule, relevance, *parts))
         groups = self.key.shape[1]
         # grouped heads share a key and a value, which get the relevance of all of them
@@ -87,6 +89,7 @@ class Attention(RecordedOperation):
         value = heads.value
         if rule.attention == "weights":
             return back @ arrived
+        # weights are never negative, so Σ |z| = A |v|
         absolutes = heads.weights @ value.abs() if rule.share.absolute else None
         c1, c2 = rule.share(arrived, heads.weights @ value, absolutes)
         of_value = value * (back @ c1)
@@ -103,6 +106,7 @@ class Attention(RecordedOperation):
         query, key, value, weights = heads
         halved = arrived / stable(2 * (weights @ value), rule.share.epsilon)
         inner = weights * (halved @ value.transpose(-1, -2))
+        # R_x / 2x times the scale
         slope = (self.scale / 2) * (inner - weights * inner.sum(-1, keepdim=True))
         of_query = query * (slope @ key)
         of_key = key * (slope.transpose(-1, -2) @ query)

@@ -123,6 +123,7 @@ def step_for(
         return linear(name, args, kwargs, carried, out)
     if name == "layer_norm":
         return layer_norm(args, kwargs, out)
+    # of the SSRU: the gates are constants here
     if func is recur:
         keep, new, _ = args
         return steps.Recurrence(keep, new, out) if len(carried) == 2 else None
@@ -199,6 +200,7 @@ def addition(
     if kwargs.get("alpha", 1) != 1:
         return None
     like = carried[0]
+    # x + 1 adds a number, not a tensor
     a, b = (arg if isinstance(arg, Tensor) else torch.as_tensor(arg).to(like) for arg in args[:2])
     if name in ("sub", "__sub__", "subtract"):
         b = -b
@@ -217,6 +219,7 @@ def moving(
     part: int | None,
 ) -> RecordedOperation | None:
     """A step that runs the function again on other inputs."""
+    # equal arguments twice, as in cat([x, x]), leave fewer places: then there is no step
     places = {id(tensor): i for i, tensor in enumerate(carried)}
 
     def put(value: Any, inputs: Sequence[Tensor]) -> Any:
@@ -265,12 +268,14 @@ def norm(module: nn.Module, x: Tensor, out: Tensor) -> RecordedOperation:
         ),
         0.0,
     )
+    # as the modeling files do: statistics of half precision are in float32
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     bias: Tensor | None = getattr(module, "bias", None)
     # a class name does not say whether the mean is taken away, or 1 added to the weight
     for centre in (0, 1):
         inner = wide - centre * wide.mean(-1, keepdim=True)
         unit = inner * (inner.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+        # the candidate that gives what the module gave is what it computes
         for scale in scales(module):
             made = (unit if scale is None else unit * scale) + (0 if bias is None else bias)
             # Behind a broken layer both are NaN; that layer is named after the forward.

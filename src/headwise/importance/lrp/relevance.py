@@ -50,6 +50,7 @@ class Relevance:
 
 def relevance_measure(model: Model, batches: Batches | Fold, names: Sequence[str]) -> Measurement:
     """The relevance of a model's heads on a text by the rule of a name; its other reading comes with it."""
+    # a rule is a pass of its own, so it is asked for alone
     (name,) = names
     rule, _, pooled = name.removeprefix("lrp.").partition(".")
     mode: Mode = "pooled" if pooled else "per-step"
@@ -80,6 +81,7 @@ def relevance(
     """
     refuse_inline(model, discovery)
     name = f"lrp.{rule.name}" + (".pooled" if mode == "pooled" else "")
+    # both readings are kept: the rule's own under the plain name, the other with a suffix
     names = {
         True: name + ("" if rule.signed else ".signed"),
         False: name + (".absolute" if rule.signed else ""),
@@ -107,6 +109,7 @@ def relevance(
             f"'{name}' cannot be computed: the text has no token to predict. Give longer text."
         )
     balance = {what: total / started for what, total in whole.items()}
+    # long sentences started at some positions only: the signature says at how many
     if started < predicted:
         balance["positions"] = started / predicted
     return Relevance(collected, balance)
@@ -151,6 +154,7 @@ def score_batch(
             if place not in shares:
                 shape = (len(every), whole.shape[1])
                 shares[place] = whole.new_zeros(shape), counts.new_zeros(len(every))
+            # parts are sorted by length; their sums go back to where the batch has the sentences
             shares[place][0][sentences] = whole
             shares[place][1][sentences] = counts
     parts: list[tuple[SentenceSums, Site, Tensor, Tensor]] = []
@@ -209,6 +213,7 @@ def score_part(
     every = asked.sum(1)
     if mode == "per-step":
         places, asked = spread_positions(places, every)
+    # with all positions used it is 1
     weight = every / asked.sum(1).clamp_min(1)  # positions of a sentence for which one stands
     sums: dict[tuple[bool, Site], tuple[Any, Any]] = {}
     with evaluating(model), torch.no_grad():
@@ -225,11 +230,14 @@ def score_part(
                 for signed in (True, False):
                     heads = (at if signed else at.abs()).sum((2, 4))  # P B H
                     layer = heads.sum(-1, keepdim=True)
+                    # R_h / Σ R over the layer's heads: 1/heads on average (Voita et al. 2019, section 4)
                     share = torch.where(layer == 0, 0, heads / layer) * there[..., None]
+                    # a position from which nothing arrives counts neither above nor below the line
                     reached = (there * (layer[..., 0] != 0)).sum(0)
                     before, times = sums.get((signed, site), (0, 0))
                     sums[signed, site] = before + share.sum(0), times + reached
 
+            # one forward, many walks: the tape keeps what every walk needs
             walk = Walk(tape, rule, {number: start}, arrive)
             flows += [(what, total.sum()) for what, total in walk.balance.items()]
             flows += [("started", asked[:, steps].sum().to(rows.dtype)), ("handed on", start.sum())]
@@ -327,6 +335,7 @@ def first_rows(tape: Tape, model: nn.Module, logits: Tensor, rule: Rule) -> tupl
     layer = record.step
     assert isinstance(layer, Linear) and layer.weight is not None
     x = layer.x.to(torch.promote_types(layer.x.dtype, torch.float32))
+    # the highest logit, whatever the right word is: relevance is of what the model says
     chosen = logits.topk(1, -1).indices[..., 0]
     weight = layer.weight[chosen].to(x.dtype)
     bias = logit_bias(tape, layer, logits, chosen).to(x.dtype)
@@ -335,6 +344,7 @@ def first_rows(tape: Tape, model: nn.Module, logits: Tensor, rule: Rule) -> tupl
 
 def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """A relevance of 1 at x · weight + bias, propagated to x. x and weight B T M, bias B T."""
+    # z_i = w_i x_i: what each input adds to the logit
     impact = weight * x
     sums = impact.sum(-1, keepdim=True) + bias[..., None]
     if rule.bias == "spread":
@@ -343,6 +353,7 @@ def output_row(rule: Rule, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bias[..., None].abs() if rule.bias == "absorbed" else 0
     )
     one = torch.ones_like(sums)
+    # R_i = c1 z_i + c2 |z_i|, the form of every rule here
     c1, c2 = rule.share(one, sums, absolutes)
     found = c1 * impact + (0 if c2 is None else c2 * impact.abs())
     if rule.rescale:
@@ -356,6 +367,7 @@ def logit_bias(tape: Tape, layer: Linear, logits: Tensor, chosen: Tensor) -> Ten
     bias = (
         torch.zeros_like(chosen, dtype=logits.dtype) if layer.bias is None else layer.bias[chosen]
     )
+    # the operation right before the logits, where a bias of its own would be added
     last = tape.records[-1].step
     if isinstance(last, Addition) and last.carried == 1 and last.operands[0] is layer.out:
         bias = bias + last.operands[1].expand_as(logits).gather(-1, chosen[..., None])[..., 0]

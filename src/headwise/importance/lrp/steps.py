@@ -87,6 +87,7 @@ class Rows(RecordedOperation):
         first = torch.empty_like(flat)
         for rows in spans(flat.shape[1], flat.shape[2] * self.x.shape[-1], flat.device):
             impact = absolute(rows)
+            # sums: Σ z of a row's output; impact.sum: Σ |z|
             c1, c2 = rule.share(flat[:, rows], sums[rows], impact.sum(-1))
             assert c2 is not None
             first[:, rows] = c1
@@ -106,6 +107,7 @@ class Linear(Rows):
         x = self.x.detach().to(relevance.dtype)
         out = self.out.detach().to(relevance.dtype)
         bias = None if self.bias is None else self.bias.detach().to(relevance.dtype)
+        # z[o, i] then has b[o] / I in it, and is no product of weight and input any more
         if bias is not None and rule.bias == "spread":
             return self.settle(rule, relevance, self.spread(rule, relevance, x, out, weight, bias))
         absolutes = None
@@ -113,8 +115,10 @@ class Linear(Rows):
             absolutes = x.abs() @ weight.abs().T
             absolutes = absolutes if bias is None else absolutes + bias.abs()
         c1, c2 = rule.share(relevance, out, absolutes)
+        # Σ_o c1[o] W[o, i] x[i]: no tensor of rows × outputs × inputs is needed
         found = (c1 @ weight) * x
         if c2 is not None:
+            # |W x| = |W| |x|, so absolute impacts need none either
             found = found + (c2 @ weight.abs()) * x.abs()
         return self.settle(rule, relevance, found)
 
@@ -147,6 +151,7 @@ class LayerNorm(Rows):
         size = x.shape[-1]
         scale = x.new_ones(size) if self.scale is None else self.scale.to(x.dtype)
         bias = x.new_zeros(size) if self.bias is None else self.bias.to(x.dtype)
+        # the linear part of the norm
         centred = x - x.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
         if rule.norm == "jacobian":
@@ -154,6 +159,7 @@ class LayerNorm(Rows):
                 rule, relevance, self.jacobian(rule, relevance, x, centred, variance, scale, bias)
             )
         if rule.norm == "centring":
+            # the part that centres is linear: z[o, i] = (δ[o, i] − 1/D) x[i]
             c1, _ = rule.share(relevance, centred, None)
             return self.settle(rule, relevance, x * (c1 - c1.mean(-1, keepdim=True)))
         # the deviation is a constant, so the norm is a linear map of x with the slopes of this row
@@ -231,6 +237,7 @@ class RootMeanSquareNorm(Rows):
             return (relevance,)
         x = self.x.to(relevance.dtype)
         scale = x.new_ones(x.shape[-1]) if self.scale is None else self.scale.to(x.dtype)
+        # 1 / rms
         root = (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
         curve = (
             root.square() * x.square() / x.shape[-1]
@@ -242,6 +249,7 @@ class RootMeanSquareNorm(Rows):
             else None
         )
         c1, c2 = rule.share(relevance, direct * (1 - curve.sum(-1, keepdim=True)), absolutes)
+        # Σ_o c1[o] z[o, i] = part[i] − curve[i] Σ_o part[o]
         part = c1 * direct
         found = part - curve * part.sum(-1, keepdim=True)
         if c2 is not None:
@@ -272,6 +280,7 @@ class Addition(RecordedOperation):
             c1, _ = rule.share(relevance, a + b, None)
             of_a = c1 * a
             of_b = c1 * b
+        # a constant keeps its share: it is absorbed
         parts = [of_a, of_b][: self.carried]
         if rule.rescale:
             scaled = rescaled(rule, relevance, *parts, axes=relevance.dim() - 1)
@@ -308,6 +317,7 @@ class Recurrence(RecordedOperation):
         keep = self.keep.detach().to(relevance.dtype)
         new = self.new.detach().to(relevance.dtype)
         # keep and 1 − keep are never negative, so |z| runs through the same recurrence
+        # Σ |z| of each state
         absolutes = recur(keep, new.abs(), torch.zeros_like(new[:, 0]))
         c1, c2 = rule.share(relevance, self.out.detach().to(relevance.dtype), absolutes)
         found = new * self.back(keep, c1)
@@ -324,6 +334,7 @@ class Recurrence(RecordedOperation):
         for place in reversed(range(keep.shape[1])):
             later = later + c[:, :, place]
             found.append((1 - keep[:, place]) * later)
+            # what a step keeps of the state before it, its inputs share in
             later = later * keep[:, place]
         return torch.stack(found[::-1], 2)
 
@@ -359,6 +370,7 @@ class Moving(RecordedOperation):
     def propagate(self, rule: Rule, relevance: Tensor) -> tuple[Tensor, ...]:
         inputs = tuple(x.detach().to(relevance.dtype) for x in self.inputs)
         # moving is linear, so its transpose is its gradient
+        # the product with the transposed Jacobian, which here has only zeros and ones
         back = torch.func.vjp(self.function, *inputs)[1]
         found: tuple[Tensor, ...] = torch.vmap(back)(relevance)
         return found

@@ -102,6 +102,7 @@ class Tape(TorchFunctionMode):
         for value in values:
             if isinstance(value, Tensor) and id(value) in self.numbers:
                 yield value
+            # torch.cat and torch.stack take their tensors in a list
             elif isinstance(value, list | tuple):
                 yield from self.carried(value)
 
@@ -111,6 +112,7 @@ class Tape(TorchFunctionMode):
         # masks, positions and constants: nothing behind them is worth following
         if not carried:
             return
+        # chunk, split and unbind give several tensors: each is a step
         outputs = out if isinstance(out, list | tuple) else [out]
         for i, output in enumerate(outputs):
             if (
@@ -178,7 +180,9 @@ class Tape(TorchFunctionMode):
             self.inside += 1
 
         def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+            # its input; norms and activations have no other one
             x = next(iter((*args, *kwargs.values())))
+            # of nested modules the outermost is the step
             if self.inside == 1 and id(x) in self.numbers:
                 self.note(wholes[module](x, out), [x], out, type(module).__name__)
             self.inside -= 1
@@ -227,6 +231,7 @@ class Walk:
         )
 
     def back(self) -> None:
+        # the order of the forward is topological, so backwards all uses of a tensor come before its making
         for record in reversed(self.tape.records):
             while (
                 self.blocks and record.output < self.blocks[-1].skip
@@ -235,9 +240,11 @@ class Walk:
                 self.pending[skip] = [self.merge(skip)]
             if record.output not in self.pending:
                 continue
+            # the sum over all later uses of the tensor
             relevance = self.merge(record.output)
             if record.output in self.sites:
                 relevance = self.heard(relevance, self.tape.tensors[record.output])
+                # a layer's heads: this is what is scored
                 self.arrive(self.sites[record.output], relevance)
             if record.step is None:
                 raise HeadwiseError(self.refusal(record.name))
@@ -266,6 +273,7 @@ class Walk:
 
     def propagate(self, record: Record, step: RecordedOperation, relevance: Tensor) -> None:
         found = step.propagate(self.rule, relevance)
+        # what comes in less what goes out (below) is what the step absorbs
         self.book(step.absorber, relevance)
         # what gets no relevance hands none on
         inputs = [

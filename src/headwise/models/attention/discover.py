@@ -140,6 +140,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     function.
     """
     refuse_no_module(model)
+    # `through`: the output with our function in place; below it is compared with the model's own.
     through, calls, entered = observed(model)
     kinds = kinds_of(model, calls)
     layers: dict[Kind, list[tuple[int, int]]] = defaultdict(list)
@@ -157,11 +158,13 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
     query: dict[Kind, tuple[int, ...]] = {}
     key_value: dict[Kind, tuple[int, ...]] = {}
     for kind, counts in layers.items():
+        # From pairs a layer to one row of query heads and one of key/value heads.
         query[kind], key_value[kind] = zip(*counts, strict=True)
     heads = HeadMap(query, key_value)
     check_heads(model, heads, modules, allow_partial)
     # A shared module runs once for each of its layers; one that calls attention twice in a run has other calls.
     for module, count in Counter(modules.values()).items():
+        # As many runs as calls are fine: each run is a layer (ALBERT).
         if count > entered[module] > 0:
             raise HeadwiseError(
                 f"{name_of[module]} ({type(module).__name__}) of this {type(model).__name__} calls attention {count} "
@@ -223,6 +226,7 @@ def observed(
     def enter(module: nn.Module, _: Any) -> None:
         entered[module] += 1
 
+    # Every module gets hooks, because nobody knows yet which of them call attention.
     states = {module: kernel.HookState() for module in model.modules()}
     for module, state in states.items():
         hook = partial(note, module, None)
@@ -233,6 +237,7 @@ def observed(
             block.callback(module.register_forward_pre_hook(enter).remove)
         output = probe(model, other_end)
     # Layers that have lost all heads call us in every family, so they say nothing about the others.
+    # Also true without any call: then the model computes attention in its own code.
     if all(hasattr(call.module, "emptied") for call in calls):
         calls.clear()
         empty = {module: state for module, state in states.items() if hasattr(module, "emptied")}
@@ -265,6 +270,7 @@ def kinds_of(model: nn.Module, calls: list[ProbeCall]) -> list[Kind]:
     elif not config.is_encoder_decoder and sees_no_future(model, calls):
         one_stack = "decoder-self"
 
+    # The lengths that the encoder has.
     sources = {call.query[2] for call in calls} - {TARGET_LENGTH}
     kinds: list[Kind] = []
     for call in calls:
@@ -396,6 +402,7 @@ def probe(model: nn.Module, other_end: bool = False) -> Tensor:
     if other_end:
         ids = inputs["input_ids"].clone()
         ids[-1, -1] = (ids[-1, -1] - 1).clamp(min=0)
+        # Only the last row changes: the one that ends in a token, not in padding.
         inputs["input_ids"] = ids
     return without_padding(forward(model, inputs)[0], inputs)
 
@@ -404,9 +411,11 @@ def probe_with_cache(model: nn.Module) -> tuple[Tensor, dict[Kind, list[CacheLay
     """The output of `probe` in a forward that fills a key/value cache, and the layers of that cache: none for models
     that keep no cache. None for models that take a cache only in parts of a forward (Switch Transformers)."""
     inputs = example_batch(model)
+    # A model that takes no `use_cache` keeps no keys and values.
     if not without_cache(model):
         return probe(model), {}
     try:
+        # Switch Transformers fails here, with a message of its own that is of no use.
         output = forward(model, inputs, use_cache=True)
     except HeadwiseError:
         return probe(model), None
@@ -454,6 +463,7 @@ def forward(model: nn.Module, inputs: Mapping[str, Tensor], use_cache: bool = Fa
 def without_padding(output: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     """The output at tokens, where it has a row for each position of the one text that was read."""
     mask = inputs.get("attention_mask")
+    # A decoder's rows are target tokens, none of which is padding.
     if mask is None or "decoder_input_ids" in inputs or output.shape[:2] != mask.shape:
         return output
     return output[mask.bool()]
@@ -496,6 +506,7 @@ class Float32(TorchFunctionMode):
     ) -> Any:
         # The type is in the name of these two, where `widened` does not see it.
         if function in (Tensor.half, Tensor.bfloat16):
+            # `x.half()` would undo what the mode is for.
             function = Tensor.float
         # `__get__` reads a property, such as the shape, which needs no other numbers.
         if getattr(function, "__name__", "") != "__get__":
@@ -560,6 +571,7 @@ def start_token(model: nn.Module) -> int:
         (found for place, name in places if (found := getattr(place, name, None)) is not None), None
     )
     # A bare model (`BartModel`) has no output layer.
+    # Only its number of words is asked for.
     layer = known.get_output_embeddings() or known.get_input_embeddings()
     words = words_of(layer)
     if type(start) is not int or not 0 <= start < words:
@@ -616,6 +628,7 @@ def declared(model: nn.Module) -> int | None:
     decoder_layers = first("decoder_layers", "num_decoder_layers") or layers
     decoder_heads = first("decoder_attention_heads") or heads
     if config.is_encoder_decoder:
+        # Self and cross; Firefox's decoders have an SSRU in place of self-attention.
         attentions = 1 if getattr(config, "decoder_autoreg", None) in WITHOUT_HEADS else 2
         return layers * heads + attentions * decoder_layers * decoder_heads or None
     # The decoder of an encoder-decoder alone (`BartForCausalLM`), whose configuration has both numbers.

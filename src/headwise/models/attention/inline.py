@@ -71,6 +71,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         out = function(*args, **(kwargs or {}))
         if function in SOFTMAX:
+            # Before the softmax: where they are far below zero, the mask hid a key.
             self.scores = args[0] if args else (kwargs or {})["input"]
             self.weights = out
             self.product = None
@@ -87,6 +88,7 @@ class Recorder(TorchFunctionMode):
         the weights were seen."""
         assert self.value is not None
         batch, queries, heads, size = output.shape
+        # Some families put sentences and heads on one axis, B·H K D.
         value = self.value.reshape(batch, -1, *self.value.shape[-2:])
         if self.weights is not None and self.scores is not None:
             seen = self.weights.reshape(batch, heads, queries, -1)
@@ -148,8 +150,10 @@ def finding_inline(
 
 def fit_product(projection: nn.Module, states: Tensor, product: Tensor) -> Output | None:
     """How a product of weights and values, B H Q D or B·H Q D, became the input of a projection; None if it did not."""
+    # Most families have B Q M; FSMT has Q B M.
     for time_first in (False, True):
         batch, queries = states.shape[int(time_first)], states.shape[int(not time_first)]
+        # Not even the numbers of this projection: no need to compare them.
         if product.shape[-2] != queries or product.numel() != states.numel():
             continue
         output = Output(projection, product.shape[-1], time_first)

@@ -88,6 +88,7 @@ class Matrices:
         """The rows of the value projection: G D M."""
         for name, projection in self.inputs().items():
             for part, rows in self.parts(name):
+                # `v`, `kv` or `qkv`.
                 if "v" in part:
                     # They come last in it; in latent attention the keys before them may have another size.
                     return by_output(projection)[rows[:, -self.outputs().shape[2] :]]
@@ -110,7 +111,9 @@ class Matrices:
         """
         parts = self.rows()[name].split()
         if (apart or self.groups < self.heads) and parts == ["qkv"]:  # multi-query attention
+            # Falcon with one key/value head: all queries, then the key, then the value.
             parts = ["q", "k", "v"]
+        # A part `qkv` goes by query heads: each has a key and a value of its own.
         counts = [self.heads if "q" in part else self.groups for part in parts]
         projection = getattr(self.module, name)
         rows = torch.arange(projection.weight.shape[isinstance(projection, Conv1D)]).unflatten(
@@ -123,6 +126,7 @@ class Matrices:
     ) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
         """Each projection with these heads in this order, ZEROS for a head of zeros; the module that has it, its name.
         Every projection becomes an `nn.Linear`."""
+        # A layer that keeps one query head must not look like one with a key and value for each.
         apart = len(key_value) < len(query)
         for name, whole in self.inputs().items():
             rows = [
@@ -130,6 +134,7 @@ class Matrices:
                 for part, rows in self.parts(name, apart)
             ]
             yield self.module, name, sliced_linear(whole, rows=torch.cat(rows))
+        # Heads are rows (outputs) of the input projections, and columns (inputs) of the output's.
         columns = torch.arange(self.heads * self.size).unflatten(0, (self.heads, -1))
         yield self.parent, self.out_name, sliced_linear(self.out, columns=heads_of(columns, query))
 
@@ -149,6 +154,7 @@ def heads_of(rows: Tensor, heads: Sequence[int]) -> Tensor:
 def chosen(whole: Tensor, index: Tensor, dim: int = 0) -> Tensor:
     """Some rows (or columns) of a tensor, in memory of their own, with zeros where the index is ZEROS."""
     absent = (index == ZEROS).nonzero().flatten()
+    # Head 0 stands in where a head of zeros is to be, and is overwritten.
     part = whole.detach().index_select(dim, index.clamp(min=0).to(whole.device))
     return part.index_fill_(dim, absent.to(whole.device), 0)
 
@@ -171,11 +177,13 @@ def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: in
 
 def forms(modules: Mapping[str, nn.Module], name: str) -> tuple[Form, nn.Module, str] | None:
     """The form of the layer of that name, the module that has its output projection, and the projection's name."""
+    # The first line that fits: a form that asks for more names stands before one that asks for fewer.
     for form in FORMS:
         for out in form.outs:
             path, _, out_name = out.rpartition(".")
             parent = modules.get(f"{name.rpartition('.')[0]}.{path}") if path else modules[name]
             inputs = (getattr(modules[name], projection, None) for projection in form.inputs)
+            # All by name and type: a quantised layer, for one, does not fit.
             if all(map(is_linear, (*inputs, getattr(parent, out_name, None)))):
                 assert parent is not None
                 return form, parent, out_name
@@ -229,6 +237,7 @@ def sliced_linear(
     makers = {"weight": weight} if like.bias is None else {"weight": weight, "bias": bias}
     shapes = {"weight": (outputs, inputs), "bias": (outputs,)}
     # The sizes follow, because PyTorch warns of a new layer without elements: one of no heads.
+    # On `meta`: the weights follow below, without a first set that is thrown away.
     new = nn.Linear(1, 1, bias=like.bias is not None, device="meta")
     new.out_features, new.in_features = outputs, inputs
     for name, make in makers.items():

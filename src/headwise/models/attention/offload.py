@@ -40,6 +40,7 @@ def is_offloaded(model: nn.Module) -> bool:
 
 def device_of(model: nn.Module) -> torch.device:
     """The device for a model's inputs: where its first weights are, or where they are loaded to."""
+    # The first layer reads the inputs, so they go to its device.
     first = next(model.parameters())
     if not first.is_meta:
         return first.device
@@ -88,6 +89,7 @@ def offload_like(
     """Load the weights of a new module (on `meta`) only for its forward, as an offloaded module does."""
     hook = hook_of(old)
     assert hook is not None
+    # Accelerate's own hook does the loading: here it only gets another source.
     loads = AlignDevicesHook(
         hook.execution_device, offload=True, weights_map=Parts(makers), skip_keys=hook.skip_keys
     )
@@ -117,6 +119,7 @@ def separate_copy(model: nn.Module) -> nn.Module:
         tables = (table for table in vars(module).values() if type(table) is OrderedDict)
         known |= {id(table): OrderedDict() for table in tables if not table}
         if (hook := hook_of(module)) is not None:
+            # Shared by both models: a deep copy would load every weight into memory.
             known |= {id(each): each for each in (hook.weights_map, hook.tied_params_map)}
     made = copy.deepcopy(model, known)
     # Accelerate's are bound to the first model, which they would move.
@@ -170,6 +173,7 @@ def reloading(model: nn.Module) -> Iterator[None]:
             p.untyped_storage().data_ptr(): (module, name)
             for name, p in module.named_parameters(recurse=False)
         }
+        # While this layer runs, a saved tensor at these addresses is one of its weights.
         there.update(own)
         try:
             return usual(*args, **kwargs)
@@ -178,8 +182,10 @@ def reloading(model: nn.Module) -> Iterator[None]:
                 there.pop(place, None)
 
     def keep(tensor: Tensor) -> Any:
+        # An activation: autograd keeps it, as always.
         if (known := there.get(tensor.untyped_storage().data_ptr())) is None:
             return tensor
+        # Of a weight only where it is from; `fetch` loads it again.
         return *known, tensor.device, tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def fetch(kept: Any) -> Tensor:

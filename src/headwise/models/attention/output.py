@@ -66,6 +66,7 @@ class Projection:
             states.split(BLOCK_POSITIONS), words.split(BLOCK_POSITIONS), strict=True
         ):
             norms: Tensor = LogNorm.apply(rows, self)  # type: ignore[no-untyped-call]
+            # −log p(word) = log Σ exp(logits) − logit(word).
             parts.append(norms - self.logits_of(rows, words_of_rows))
         return torch.cat(parts)
 
@@ -92,11 +93,13 @@ class Projection:
                 if self.cap is not None:
                     # d/dx of c tanh(x/c) is 1 − tanh²(x/c).
                     shares *= 1 - (logits / self.cap).square()
+                # ∂ log Σ exp / ∂ state = Σ p(word) · weight(word), here before it is divided by Σ.
                 mean = mean * scale[:, None] + shares.to(states.dtype) @ self.weight[words]
         return total.log() + largest, mean / total[:, None]
 
     def logits_of(self, states: Tensor, words: Tensor) -> Tensor:
         """The logit of one word after each of the states, in float32 at least: N. states N M, words N."""
+        # One row of the matrix a position, instead of all words.
         chosen = torch.einsum("nm,nm->n", states, self.weight.detach()[words])
         if self.bias is not None:
             chosen = chosen + self.bias[words]
@@ -204,6 +207,7 @@ def given_to(
     states: list[Tensor] = []
 
     def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        # Everything before the output layer has run; the rest is left out by an exception.
         states.append(given[0])
         raise AtOutputLayer
 

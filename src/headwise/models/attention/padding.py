@@ -59,6 +59,7 @@ def pad(model: Any, discovery: Discovery, layout: HeadMask) -> Padded:
     expected = probe(model)
     family = type(model).__name__
     reason = ""
+    # The first plan that computes the same is the one with the fewest heads.
     for config, places, columns in plans(model, discovery, layout):
         try:
             stock = stock_model(model, config)
@@ -74,6 +75,7 @@ def pad(model: Any, discovery: Discovery, layout: HeadMask) -> Padded:
             reason = reason or SIZE_BY_WIDTH.format(family)
             continue
         give_weights(stock, weights)
+        # The check that allows all guesses above: the padded model is tried, not trusted.
         if output_difference(expected, probe(stock)) is None:
             return Padded(stock, places, reason)
         reason = "it would compute something else"
@@ -102,6 +104,7 @@ def plans(
             if left[site.kind]:
                 absent = [ZEROS] * (key_value - len(left[site.kind]))
                 columns[site.kind] = [*left[site.kind], *absent]
+                # A head's column of the table is found by its number, so heads keep theirs.
                 places[site] = by_number(own, layout.of(site), columns[site.kind], key_value)
         yield config, places, columns
     # Last, because it saves nothing: each head where it was before any was removed.
@@ -142,6 +145,7 @@ def without_copies(groups: Groups, origin: Sequence[int], layer: Matrices) -> Gr
     fewer: Groups = []
     for group, queries in groups:
         for first, others in fewer:
+            # Training may have moved two copies apart: then they are two heads.
             if origin[first] == origin[group] and torch.equal(numbers[first], numbers[group]):
                 others.extend(queries)
                 break
@@ -209,6 +213,7 @@ def one_after_another(
         for head, queries in own:
             heads.key_value.append(head)
             heads.query.extend([*queries, *[ZEROS] * (shared - len(queries))])
+        # Whole groups of zeros fill the layer up.
         missing = key_value - len(own)
         heads.key_value.extend([ZEROS] * missing)
         heads.query.extend([ZEROS] * (missing * shared))
@@ -264,6 +269,7 @@ def placed_weights(
         # `hand_down` may have moved the table, so it is put where the stock model wants it.
         table = f"{name}.{TABLE}.weight"
         weights.pop(table, None)
+        # The module that has the biases of this layer, if any.
         holder = position_table(discovery, site)
         if table in declared and holder is not None:
             shared = columns.get(site.kind, heads.query)

@@ -50,6 +50,7 @@ def narrow(module: nn.Module, kept: list[int], heads: int) -> None:
         module.__dict__["compute_bias"] = partial(compute_bias, module)
     elif hasattr(module, TABLE):
         table = cast(nn.Embedding, getattr(module, TABLE))
+        # UMT5: every layer has a table of its own, so its columns are simply cut.
         columns = table.weight.detach()[:, kept]
         setattr(
             module,
@@ -67,6 +68,7 @@ def biased_forward(
     **more: Any,
 ) -> tuple[Tensor, Tensor | None, Any]:
     """The layer's own forward with its part of a bias 1 H Q K; passes the full bias on."""
+    # The bias of the heads that this layer still has.
     own = None if position_bias is None else position_bias.index_select(1, module.bias_heads)
     # The layer that computes the bias puts it here (`compute_bias`), others hand on what they got.
     module.__dict__["whole_bias"] = position_bias
@@ -86,6 +88,7 @@ def forward_given(module: Any, heads: int, *args: Any, **kwargs: Any) -> Any:
         if isinstance(bias, Tensor) and bias.dim() == 4 and bias.shape[1] == heads:
             given.arguments[name] = bias.index_select(1, module.bias_heads)
         elif isinstance(bias, Tensor) and bias.dim() == 3 and name != "attention_mask":
+            # B·H 1 K to B H 1 K, so that heads can be picked.
             parts = bias.unflatten(0, (-1, heads))
             given.arguments[name] = parts.index_select(1, module.bias_heads).flatten(0, 1)
     return type(module).forward(*given.args, **given.kwargs)

@@ -35,10 +35,12 @@ class LinearNorm:
     def of(cls, norm: nn.Module, like: Tensor) -> LinearNorm:
         """Measured on numbers of mean 0 and size 1, and on ones. like: what a forward gave the norm, … M."""
         # 1, −1, 1, −1 …: a norm only scales these, element by element.
+        # Mean 0 and size 1, so neither centring nor scaling changes it.
         signs = torch.ones(like.shape[-1], dtype=like.dtype, device=like.device)
         ones = signs.clone()
         signs[1::2] = -1
         with torch.no_grad():
+            # gain ⊙ s + bias and −gain ⊙ s + bias: half their sum is the bias, half their difference the gain.
             raised, lowered = norm(signs), norm(-signs)
             bias = (raised + lowered) / 2
             # A norm that centres makes zeros of ones.
@@ -92,6 +94,7 @@ def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
         if norm is not None and states is not None and not final:
             final.append(LinearNorm.of(norm, states))
 
+    # None in an encoder without an output layer: then there is no final norm to follow.
     head = model.get_output_embeddings()  # type: ignore[operator]
     with ExitStack() as block:
         for site, name in discovery.names.items():
@@ -109,6 +112,7 @@ def direct_weights(model: nn.Module, discovery: Discovery) -> dict[Site, Tensor]
     for site, weight in weights.items():
         if site in norms:
             weight = norms[site](weight)
+        # What encoder heads add goes to the decoder by attention, not straight to logits.
         if final and site.kind != "encoder-self":
             weight = final[0](weight)
         direct[site] = weight
@@ -143,6 +147,7 @@ def output_layers(model: nn.Module, discovery: Discovery) -> dict[Site, tuple[nn
             by_input = weight if isinstance(module, Conv1D) else weight.t()
             weight = by_input.detach().unflatten(0, tuple(given.output.shape[2:]))
             layers[given.site] = module, weight
+            # Taken: the next linear layer has another input, even at the same place in memory.
             given = None
 
     states: dict[nn.Module, kernel.HookState] = {}

@@ -52,6 +52,7 @@ class EmptyAttention(nn.Module):
         self.recorded: list[str] = []
         self.hands_on = shares_bias(module)
         # The arguments after `self` and the hidden states: some callers give them by position.
+        # From the class, because `forward` of the module may be patched already.
         self.order = list(forward_parameters(module))[2:]
         if out_name:
             self.add_module(out_name, getattr(module, out_name))
@@ -76,8 +77,10 @@ class EmptyAttention(nn.Module):
             quantised = isinstance(cache, QuantizedCache)
             if quantised and not cache.layers[self.layer_idx].is_initialized:
                 cache.layers[self.layer_idx] = DynamicLayer()
+            # One head of one number: just enough for the cache to count tokens.
             place = hidden_states.new_zeros(batch, 1, queries, 1)
             keys = cache.update(place, place, self.layer_idx)[0].shape[2]
+        # A projection of no inputs gives its bias, which a masked layer adds, too.
         nothing = hidden_states.new_zeros(batch, queries, 0)
         output = getattr(self, self.out_name)(nothing) if self.out_name else nothing
         # Bloom adds the residual in its attention layer.
@@ -135,6 +138,7 @@ def remove(model: nn.Module, discovery: Discovery, mask: HeadMask) -> nn.Module:
     """
     refuse_strangers(model, discovery, ())
     refuse_other_heads(discovery, mask)
+    # The copy is cut in place, layer by layer, so at most one matrix is there twice.
     smaller = separate_copy(model)
     # Hooks of a capture that is open around this call do not act on the new model.
     for module in smaller.modules():
@@ -146,6 +150,7 @@ def remove(model: nn.Module, discovery: Discovery, mask: HeadMask) -> nn.Module:
     for site, name in discovery.names.items():
         fitting = forms(modules, name)
         if fitting is not None and fitting[0].by_config:
+            # All layers share one configuration, which therefore cannot hold a number for each.
             own = LayerConfig(modules[name].config, num_attention_heads=len(mask.of(site)))
             modules[name].config = own
     # Only when all layers are cut: the first that still has heads takes the table of biases.
@@ -154,6 +159,7 @@ def remove(model: nn.Module, discovery: Discovery, mask: HeadMask) -> nn.Module:
         hand_down(
             [modules[discovery.names[site]] for site in sites], [mask.of(site) for site in sites]
         )
+    # Who loads the saved model finds here how large each layer is (`loading.py`).
     config.headwise_layout = mask.to_json()
     confirm(model, discovery, mask, smaller)
     return smaller
@@ -188,10 +194,12 @@ def layer_of(modules: dict[str, nn.Module], discovery: Discovery, site: Site) ->
 def cut_layer(modules: dict[str, nn.Module], layer: Matrices, site: Site, kept: list[int]) -> None:
     """Cut one attention layer down to the heads `kept`."""
     module, size = layer.module, layer.size
+    # A model that was pruned before has copies of key/value heads: they are told by their first number.
     origin: list[int] = getattr(module, "key_value_origin", list(range(layer.groups)))
     key_heads, per_group = key_value_heads(
         [head // (layer.heads // layer.groups) for head in kept], origin
     )
+    # Weights first, then biases by position, sinks, and the numbers that the forward reads.
     layer.cut(kept, key_heads)
     narrow(module, kept, layer.heads)
     for name, whole in list(module.named_parameters(recurse=False)):
@@ -237,6 +245,7 @@ def recorded_as(modules: Mapping[str, nn.Module], name: str, module: nn.Module) 
     It hooks layers by their class, by the rules of the innermost model around them.
     """
     parts = name.split(".")
+    # The models around a layer, the innermost first: `model.decoder`, `model`, the whole.
     above = [modules[".".join(parts[:depth])] for depth in reversed(range(len(parts)))]
     known = (getattr(parent, "_can_record_outputs", None) for parent in above)
     rules: Mapping[str, Any] = next(filter(None, known), {})
@@ -256,6 +265,7 @@ def with_others(
     call: kernel.AttentionCall, heads: int | Sequence[int] | Tensor, replacement: Tensor | float
 ) -> Tensor:
     """The outputs B Q H D of a call with other values for some heads."""
+    # Not in place: recorded outputs are used by other trials.
     output = call.output.clone()
     output[:, :, heads] = replacement if isinstance(replacement, float) else replacement.to(output)
     return output
@@ -267,6 +277,7 @@ def confirm(model: nn.Module, discovery: Discovery, mask: HeadMask, smaller: nn.
     Fails for families with more parameters per head than their projections (sinks, norms over all heads).
     """
     with keeping(model, discovery, mask):
+        # Masked heads stay in the weights, so this is what a right removal must give.
         expected = probe(model)
     try:
         # Both through our function, because kernels differ in the last bits. Layers of own code do not call it.

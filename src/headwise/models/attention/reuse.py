@@ -49,6 +49,7 @@ class ForwardRecord:
 
     def first(self, sites: Sequence[Site]) -> int:
         """The number of calls before the first of some sites; 0 for a site outside all blocks."""
+        # A shared block (ALBERT) runs once a layer, so sites are found by calls, not by modules.
         places = {site: place for place, call in enumerate(self.calls) for site in call.sites}
         return min((places.get(site, 0) for site in sites), default=len(self.calls))
 
@@ -60,6 +61,7 @@ def blocks(model: nn.Module, discovery: Discovery) -> dict[nn.Module, nn.Module]
     for name in discovery.names.values():
         words = name.split(".")
         for end in range(1, len(words) + 1):
+            # From the outside in: `model.layers.3.self_attn` is in the block `model.layers.3`.
             stack = parts[".".join(words[: end - 1])]
             if isinstance(stack, nn.ModuleList):
                 outermost[parts[".".join(words[:end])]] = stack
@@ -77,6 +79,7 @@ def recording(
     def run(stack: nn.Module, usual: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         call = BlockCall(stack)
         kept.calls.append(call)
+        # The block that runs now, so that `note` knows whose attention it sees.
         now.append(call)
         call.output = usual(*args, **kwargs)
         now.pop()

@@ -109,6 +109,7 @@ def sublayers(model: nn.Module, discovery: Discovery) -> list[Sublayer]:
             known.append(states.clone())
 
     def note_block(module: nn.Module, args: Any, kwargs: Any) -> None:
+        # A block's own input is the first residual state that its norms may have read.
         known.clear()
         note_input(module, args, kwargs)
 
@@ -129,9 +130,11 @@ def sublayers(model: nn.Module, discovery: Discovery) -> list[Sublayer]:
             return
         if added and states.shape == added[0].shape:
             layer = found[last[0]]
+            # The norm got the layer's output itself: it stands on the branch (Gemma 2, OLMo 2).
             if not layer.branch and alike(states, added[0]):
                 found[layer.site] = Sublayer(layer.site, layer.out, layer.block, names[norm])
                 return
+            # sum − o = a state that was there before: this norm reads the residual sum.
             if any(alike(states - added[0], state) for state in known):
                 centres = bool(LinearNorm.of(norm, states).centres)
                 found[layer.site] = Sublayer(

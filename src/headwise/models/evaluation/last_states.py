@@ -100,7 +100,9 @@ class LastStates:
         self.end = end_of(model, self.encoder)
         self.readers = [name for name, _ in readers(model)] if self.encoder else []
         self.wanted = list(self.states(Stages(model.hf, text.inputs)))
+        # All tokens, N M: the states to come near to.
         every = torch.cat(self.wanted)
+        # A constant would explain the mean, so only what varies counts.
         spread = every - every.mean(0)
         # A single token has no variance.
         self.scale = (

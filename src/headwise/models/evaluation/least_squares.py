@@ -71,6 +71,7 @@ class Moments:
 
     def missed(self, weights: Tensor) -> float:
         """|T − F W|² of weights n M."""
+        # |T − F W|² = |T|² − 2 tr(WᵀFᵀT) + tr(WᵀFᵀF W)
         explained = 2 * (weights * self.cross).sum() - (weights * (self.gram @ weights)).sum()
         return self.square - float(explained)
 
@@ -88,6 +89,7 @@ class Moments:
     def fitted(self, start: Tensor, strength: float) -> Tensor:
         """The weights W that make |T − F W|² + Σ ridge |W − start|² least: n M."""
         matrix = self.gram + torch.diag(self.ridges(strength))
+        # (FᵀF + ridge) ΔW = FᵀT − FᵀF W₀: how far the ridge lets W leave W₀.
         moved = torch.cholesky_solve(self.cross - self.gram @ start, torch.linalg.cholesky(matrix))
         return start + moved
 
@@ -125,10 +127,12 @@ def without_blocks(
         rises = []
         for block in left:
             rows = slice(block * size, (block + 1) * size)
+            # P_bb⁻¹ W_b
             inner = torch.linalg.solve(inverse[rows, rows], weights[rows])
             rises.append((float((weights[rows] * inner).sum()), block))
         rise, block = min(rises)
         rows = slice(block * size, (block + 1) * size)
+        # P_bb⁻¹ P_b·
         share = torch.linalg.solve(inverse[rows, rows], inverse[rows])
         weights = weights - share.t() @ weights[rows]
         inverse = inverse - inverse[:, rows] @ share

@@ -49,12 +49,14 @@ def answer_pairs(
     """
     rows, vectors = embeddings(hf, text.intact(), pool, vector_places)
     places, members, scores = places_of_pairs(text, rows)
+    # Vectors of length 1: the product is the cosine.
     cosines = (vectors[places[:, 0]] * vectors[places[:, 1]]).sum(1)
     check_finite("The model with heads removed", cosines)
     made = {SIMILARITY: similarities_made(pool, text, members, reading)}
     nearest = np.empty((0, 2), int)
     if scores is None:
         searched = vectors[:SEARCHED]
+        # The first model against itself: found and wanted are the same.
         nearest = np.repeat(nearest_neighbours(searched)[:, None], 2, axis=1)
         what = f"share (in %) of {len(searched)} sentences whose nearest other one is as in the first model"
         made[NEIGHBOURS] = text.made_on(f"{what}, exact interval")
@@ -71,6 +73,7 @@ def answer_pairs(
 def nearest_neighbours(vectors: np.ndarray) -> np.ndarray:
     """For each vector of length 1 the place of the one with the largest cosine, itself left out; N M in, N out."""
     cosines = vectors @ vectors.T
+    # A sentence is nearest to itself.
     np.fill_diagonal(cosines, -np.inf)
     nearest: np.ndarray = cosines.argmax(1)
     return nearest

@@ -84,6 +84,7 @@ class UnitSums(Generic[Key]):
     def changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Self:
         """The same with other units under every key."""
         other = copy(self)
+        # A copy shares it, and must not write into the first one's.
         other.parts = defaultdict(list)
         for key in self.parts:
             other.parts[key] = [change(self.array(key))]
@@ -177,6 +178,7 @@ class SentenceSums(UnitSums[Site]):
                 for site in sums.heads.sites:
                     name = f"{site.kind}/{site.layer}"
                     columns = arrays[f"{name}/sums"], arrays[f"{name}/counts"]
+                    # As `append` would have it: the counts last.
                     sums.parts[site] = [np.column_stack(columns)]
         except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
             raise HeadwiseError(
@@ -204,6 +206,7 @@ class SentenceSums(UnitSums[Site]):
             # of the text, not the mean of sentences: a long sentence has more tokens
             value = self.scaled(sums.sum(0) / counts.sum())
             # scaled in each resample, because the other heads of the layer vary as well
+            # The same seed for every layer: all heads are drawn with the same sentences.
             drawn = self.scaled(bootstrap(sums, counts, seed))
             units = float(effective_units(counts))
             low, high = interval(drawn, units)
@@ -274,6 +277,7 @@ def to_numpy(tensors: Sequence[Tensor]) -> list[np.ndarray]:
         start = 0
         for number in numbers:
             tensor = wide[number]
+            # A view: nothing is copied a second time.
             array = together[start : start + tensor.nbytes]
             dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
             arrays[number] = array.view(dtype).reshape(tensor.shape)

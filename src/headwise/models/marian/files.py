@@ -125,6 +125,7 @@ def named_vocabularies(file: Path) -> tuple[Path, Path] | None:
                 f"{folder} has {len(numbered)} vocabularies ({numbered[0].name}, {numbered[1].name}), and nothing says "
                 "which is whose: name them as vocabs in a .yml beside them."
             )
+        # One vocabulary for both languages.
         return (numbered[0], numbered[0]) if numbered else None
     there = sorted(names for names in every if all(path.is_file() for path in names))
     if len(there) > 1:
@@ -173,6 +174,7 @@ def read(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     Raises HeadwiseError for a damaged file, and for matrices that are packed for one kind of processor.
     """
     try:
+        # Either way matrices by name, and the configuration among them as bytes.
         arrays = read_npz(file) if file.suffix == ".npz" else read_bin(file)
         text = arrays.pop(CONFIGURATION, np.zeros(0, "i1")).tobytes().rstrip(b"\0").decode()
         configuration = yaml.safe_load(text)
@@ -264,6 +266,7 @@ def array_of(data: bytes, name: str, shape: tuple[int, ...], kind: int) -> np.nd
         raise ValueError(f"{name[:60]} has the factor {factor}")
     # In float32, so that the numbers are those that Marian computes with.
     values = stored.astype(np.float32) / np.float32(factor)
+    # An int8 matrix lies transposed in the file, embeddings do not (module docstring).
     return values.reshape(shape) if EMBEDDINGS in name else values.reshape(shape[::-1]).T
 
 
@@ -299,6 +302,7 @@ def write_bin(
     entries.append((CONFIGURATION, INT8, letters.shape, letters.tobytes()))
     headers, names, shapes, values = [], [], [], []
     for name, kind, shape, data in entries:
+        # Names end with a zero, as strings of C do.
         encoded = name.encode() + b"\0"
         # The configuration is last, so it needs no filling.
         size = len(data) if name == CONFIGURATION else -(-len(data) // ALIGNMENT) * ALIGNMENT
@@ -307,6 +311,7 @@ def write_bin(
         shapes.append(struct.pack(f"<{len(shape)}i", *shape))
         values.append(data.ljust(size, b"\0"))
     start = struct.pack("<QQ", VERSION, len(entries)) + b"".join([*headers, *names, *shapes])
+    # The numbers begin at a multiple of ALIGNMENT, behind the 8 bytes that say how long the padding is.
     padding = -(len(start) + 8) % ALIGNMENT
     with file.open("wb") as opened:
         opened.write(start + struct.pack("<Q", padding) + bytes(padding))
@@ -321,6 +326,7 @@ def entry(name: str, array: np.ndarray, int8: bool) -> tuple[int, tuple[int, ...
     largest = float(np.abs(array).max())
     # A matrix of zeros has no largest number to scale by.
     factor = np.float32(127 / largest) if largest else np.float32(1)
+    # Not −128: the range is symmetric, so that −x is stored as well as x.
     stored = np.clip(np.rint(array * factor), -127, 127).astype("i1")
     if EMBEDDINGS not in name:
         stored = stored.T

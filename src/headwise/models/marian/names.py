@@ -27,6 +27,7 @@ def entries(config: MarianToolkitConfig) -> Iterator[Entry]:
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         for layer in range(layers):
             ours = f"model.{side}.layers.{layer}"
+            # Marian counts layers from 1.
             theirs = f"{side}_l{layer + 1}"
             if side == "decoder" and config.decoder_autoreg == SSRU:
                 # An SSRU takes the place of self-attention; Marian names its norm after `ffn` all the same.

@@ -66,6 +66,7 @@ def sinusoids(positions: int, width: int) -> Tensor:
     """The positions of `Sinusoids`, positions × width."""
     sines = width // 2
     # On the CPU even inside of `torch.device("meta")`, and in float64, so that all machines have the same table.
+    # From 0 to exactly 1: the last sine is the slowest one.
     powers = torch.arange(sines, dtype=torch.float64, device="cpu") / max(sines - 1, 1)
     angles = torch.arange(positions, dtype=torch.float64, device="cpu")[:, None] * SLOWEST**-powers
     return torch.cat([angles.sin(), angles.cos()], 1).float()
@@ -96,6 +97,7 @@ class Ssru(nn.Module):
                 # The key of the last token; of an empty cache, the zeros.
                 before = cache.layers[self.layer_idx].keys[:, 0]
                 state = torch.cat([state[:, None], before], 1)[:, -1]
+        # Without a cache the whole target at once, with one the tokens that are new.
         every = recur(keep, new, state)
         if cache is not None:
             # A layer of the cache also wants values: one number a token.
@@ -179,6 +181,7 @@ class EncoderLayer(MarianEncoderLayer):
     ) -> Tensor:
         hidden_states = self.embedded(hidden_states)
         query = self.before_self_attn(hidden_states)
+        # Without steps before the sublayer there is nothing to tell apart.
         alike = self.preprocess_keys or query is hidden_states
         attended, _ = self.self_attn(
             query,
@@ -242,6 +245,7 @@ class DecoderLayer(MarianDecoderLayer):
 
 def feed_forward_sublayer(layer: Any, hidden_states: Tensor) -> Tensor:
     """The feed-forward sublayer of a layer."""
+    # before – sublayer – after: the same frame as of attention.
     inner = layer.activation_fn(layer.fc1(layer.before_ffn(hidden_states)))
     inner = layer.fc2(dropout(inner, layer.activation_dropout, layer.training))
     made: Tensor = layer.after_ffn(inner, hidden_states)
