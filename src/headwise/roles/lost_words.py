@@ -139,7 +139,8 @@ def lost_words(
     # a line that stands twice in a text would be in both halves
     first = {
         # Backwards, so that of equal sentences the first one stays.
-        (said.source, *said.pieces): number for number, said in reversed([*enumerate(sentences)])
+        (said.source, *said.pieces): number
+        for number, said in reversed([*enumerate(sentences)])
     }
     kept = sorted(first.values())
     if len(kept) < FEWEST:

@@ -212,10 +212,10 @@ def needed_text(verdict: Verdict, quality: QualityMeasure) -> str:
     return f" To tell a loss of {limit} takes about {rounded_up(verdict.needed):,} {quality.over}."
 
 
-def rounded_up(count: int) -> int:
-    """A count with two digits, which say how rough it is; never below itself, or it would promise too much."""
-    step = 10 ** max(len(str(count)) - 2, 0)
-    return -(-count // step) * step
+def rounded_up(number: int) -> int:
+    """A number with two digits, which say how rough it is; never below itself, or it would promise too much."""
+    step: int = 10 ** max(len(str(number)) - 2, 0)
+    return -(-number // step) * step
 
 
 def too_dear_text(verdict: Verdict, quality: QualityMeasure) -> str:
