@@ -426,9 +426,9 @@ class TestCommands:
         Path("plan.toml").write_text(
             'name = "mine"\n[data.embedded]\ntrain = 150\ndev = 10\ntest = 10\n'
         )
-        status, out, _ = call("study", "plan.toml", "--dry-run", "--out", "dry")
+        status, out, _ = call("run", "plan.toml", "--dry-run", "--out", "dry")
         assert status == 0 and "train" in out and not Path("dry").exists()
-        train = ["study", "plan.toml", "--only", "train"]
+        train = ["run", "plan.toml", "--only", "train"]
         assert call(*train, "--seed", 5, "--quiet", *sets(*SMALL)) == (0, "runs/mine\n", "")
         assert "seed = 5" in Path("runs/mine/plan.toml").read_text()
         assert "there is ray" in refused(
@@ -438,7 +438,7 @@ class TestCommands:
             *train[:3], "all", "--out", "new"
         )
         assert "seeds" in refused(*train, "--out", "new", "--seed", 2, *sets("seeds=[1, 2]"))
-        assert not Path("new").exists() and "does not exist" in refused("study", "no.toml")
+        assert not Path("new").exists() and "does not exist" in refused("run", "no.toml")
         given: dict[str, Any] = {}
         monkeypatch.setattr(
             "headwise.study.study.run_study", lambda *words, **options: given.update(options)
@@ -993,7 +993,7 @@ class TestStart:
         importlib.import_module("headwise.faces.report.page")
         assert callable(hw.report), "the room of the same name does not hide the function"
 
-    @pytest.mark.parametrize("words", [[], ["--help"], ["study", "--help"]])
+    @pytest.mark.parametrize("words", [[], ["--help"], ["run", "--help"]])
     def test_help(self, call: Call, words: list[str]) -> None:
         status, out, err = call(*words)
         assert status in (0, 2) and "Usage: headwise" in out + err

@@ -48,7 +48,7 @@ def test_all_options_are_in_the_help_of_all(call: Call, name: str) -> None:
 def test_the_commands_come_in_the_order_of_a_first_visit(call: Call) -> None:
     _, out, _ = call("--help")
     first = ["demo", "score", "roles", "lab", "prune", "evaluate", "report"]
-    places = [out.index(f"│ {name} ") for name in [*first, "export", "study", "align"]]
+    places = [out.index(f"│ {name} ") for name in [*first, "export", "run", "align"]]
     assert places == sorted(places) and len(out.splitlines()) <= 40
     names = [line.split()[1] for line in out.splitlines() if line.startswith("│ ")]
     assert {*COMMANDS, "data"} <= {*names}, "a description is one line"

@@ -404,11 +404,10 @@ def test_calls_and_names_that_do_not_fit_are_said(
         ("export model onnx", "(onnx): write --to ENGINE"),
         ("export model --format onnx", "write --to"),
         ("train --batch-size 8", "write --batch-tokens"),
-        ("run plan.toml", "headwise study PLAN runs a plan"),
+        ("study plan.toml", "headwise run PLAN runs a plan"),
         ("help score", "headwise COMMAND --help"),
         ("version", "headwise --version"),
-        ("plot runs/mine", "headwise report RUN"),
-        ("figure runs/mine", "headwise report RUN"),
+        ("plot runs/mine", "headwise figure"),
         ("eval model", "Did you mean 'evaluate'"),
     ],
 )

@@ -29,7 +29,7 @@ COMMANDS = {
     "prune": (["prune", "MODEL", "--text", "FILE", "--penalty", "1"], "model"),
     "train": (["train", "--text", "FILE", "--text", "FILE"], "train"),
     "demo": (["demo"], "roles"),
-    "study": (["study", "PLAN"], "plan.toml"),
+    "run": (["run", "PLAN"], "plan.toml"),
     "export": (["export", "MODEL", "--to", "gguf"], "model.gguf"),
     "push": (["push", "MODEL", "me/it", "--dry-run"], "config.json"),
     "compare": (["compare", "RUN", "OTHER"], "report.html"),

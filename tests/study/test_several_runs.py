@@ -296,7 +296,7 @@ def by_ray(plan: Path, out: Path) -> subprocess.Popen[str]:
         sys.executable,
         "-m",
         "headwise",
-        "study",
+        "run",
         str(plan),
         "--out",
         str(out),
@@ -372,7 +372,7 @@ def test_two_processes_give_one_result(tmp_path: Path) -> None:
     for status, _, errors in two(
         tmp_path,
         headwise,
-        "study",
+        "run",
         written(plan, tmp_path / "plan.toml"),
         "--out",
         tmp_path / "out",

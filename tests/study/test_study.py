@@ -558,9 +558,7 @@ def test_threads_are_set_for_a_study_and_back(copied: Path, tiny: dict[str, Any]
 def kill_when(plan: Path, out: Path, reached: Callable[[], bool]) -> None:
     """Start a study, and kill -9 it as soon as it has got there."""
     folder = Path(tempfile.mkdtemp(dir=plan.parent))
-    process = Running(
-        folder / "process", headwise, "study", plan, "--out", out, "--only", "evaluate"
-    )
+    process = Running(folder / "process", headwise, "run", plan, "--out", out, "--only", "evaluate")
     process.wait_until(reached)
     process.send(signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL

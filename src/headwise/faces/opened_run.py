@@ -44,7 +44,7 @@ TABLES = {
 
 
 class Run:
-    """A study in its folder: of `headwise study`, `demo` and `prune`, or the `work` of `hw.prune` with controls.
+    """A study in its folder: of `headwise run`, `demo` and `prune`, or the `work` of `hw.prune` with controls.
 
     Whatever takes a study's folder takes it, too: `hw.lab(run)`, `hw.report(run)`, `hw.compare(run, other)`. What was not
     found (yet) raises HeadwiseError when it is asked for. Raises HeadwiseError for a folder that is no study's, whose

@@ -29,7 +29,7 @@ from headwise.faces.cli.figures import figure
 from headwise.faces.cli.resources import data_get, data_list, lab, translate
 from headwise.faces.cli.signals import Stopped, stoppable, write_error
 from headwise.faces.cli.smaller_models import check, evaluate, export, prune, push
-from headwise.faces.cli.studies import compare, demo, report, study, train
+from headwise.faces.cli.studies import compare, demo, report, run, train
 
 app = typer.Typer(
     cls=Commands,
@@ -78,7 +78,7 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         translate: "headwise translate my-model --text news.en",
     },
     "Studies": {
-        study: "headwise study plan.toml --dry-run",
+        run: "headwise run plan.toml --dry-run",
         train: "headwise train --text train.en --text train.de --dev dev.en --dev dev.de",
         compare: "headwise compare runs/demo runs/other",
     },

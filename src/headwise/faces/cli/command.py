@@ -23,11 +23,10 @@ OTHER_NAMES = {
     "--batch-tokens": ("--batch-size", "--bs"),
 }
 OTHER_COMMANDS = {
-    "run": "headwise study PLAN runs a plan",
+    "study": "headwise run PLAN runs a plan",
     "help": "headwise COMMAND --help shows the options of a command",
     "version": "headwise --version prints it",
-    "figure": "headwise report RUN draws figures of a run",
-    "plot": "headwise report RUN draws figures of a run",
+    "plot": "headwise figure draws figures of a run",
 }
 UsageError: Any = typer.BadParameter.__base__
 

@@ -1,4 +1,4 @@
-"""Whole studies: `demo`, `study`, `train`, and their pages: `report`, `compare`."""
+"""Whole studies: `demo`, `run`, `train`, and their pages: `report`, `compare`."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def say_without_best(plan: Plan, out: Path) -> None:
     say(f"  without:   {broken}")
 
 
-def study(
+def run(
     plan: Annotated[Path, typer.Argument(help="a TOML plan; examples/ has some")],
     out: Annotated[
         Path | None,
