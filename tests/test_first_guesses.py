@@ -418,7 +418,7 @@ def test_what_people_type_first(line: str, sentence: str) -> None:
 
 
 def test_a_number_in_place_of_dev_text_is_said() -> None:
-    refuses(lambda: text_spec(["50"], "--dev"), "takes files, not a number of sentences")
+    refuses(lambda: text_spec(["50"], "--test"), "takes files, not a number of sentences")
 
 
 def test_a_plan_that_puts_the_model_into_its_shape_is_told_where() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headwise as hw
 from headwise.data.text import ParallelText, Text
+from headwise.models.tasks import held_out
 from headwise.study.overlap import shared_sentences
-from models.tasks.askers import asker, lines
+from models.tasks.askers import asker, lines, sentences
 from refusals import refuses
 
 
@@ -34,3 +37,36 @@ def test_a_chance_sentence_is_not_said() -> None:
     assert not [*shared_sentences({"train": train, "dev": few})]
     (line,) = shared_sentences({"train": train, "dev": many})
     assert line.startswith("2 of 100 dev sentences")
+
+
+@pytest.mark.parametrize("count", [6, 7, 13, 39])
+def test_so_many_sentences_are_held_out(count: int) -> None:
+    """Spread evenly: between two of them lie as many others, but for one."""
+    text = hw.Text.from_lines([f"line {number}" for number in range(40)])
+    train, dev = held_out(text, count)
+    assert sorted([*train, *dev]) == sorted(text) and len(dev) == count
+    places = [-1, *([*text].index(line) for line in dev)]
+    gaps = {later - place for place, later in pairwise(places)}
+    assert max(gaps) - min(gaps) <= 1 and places[-1] == 39
+
+
+def test_every_tenth_is_so_many() -> None:
+    text = hw.Text.from_lines([f"line {number}" for number in range(40)])
+    assert [list(part) for part in held_out(text)] == [list(part) for part in held_out(text, 4)]
+    for count in (0, 40, 99):
+        refuses(lambda count=count: held_out(text, count), f"{count} of the 40 … from 1 to 39")
+
+
+def test_a_number_of_dev_sentences(tmp_path: Path, call: Any, refused: Any) -> None:
+    asker("gpt2").save(tmp_path / "model")
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join(sentences(40, 0)) + "\n")
+    words = ("prune", tmp_path / "model", "--text", file, "--keep", "2", "--out", tmp_path / "out")
+    status, out, err = call(*words, "--dev", "12", "--dry-run")
+    assert status == 0 and "12 sentences of the training text are held out" in out, err
+    assert "dev text has 12 sentences" in out
+    assert "from 1 to 39" in refused(*words, "--dev", "50", "--dry-run")
+    assert "--dev 0" in refused(*words, "--dev", "0")
+    assert "(--dev 50)" in refused(*words, "--dry-run")
+    small = hw.prune(asker("gpt2"), sentences(40, 0), hw.Greedy(keep=2), dev=12)
+    assert small.heads.total == 2

@@ -55,11 +55,16 @@ def too_short(split: str, number: int, over: str) -> str:
     )
 
 
-def refuse_too_short(split: str, number: int, over: str) -> str:
-    """`too_short`; raises HeadwiseError for a text of fewer than FEWEST_UNITS, which gives no interval."""
+def refuse_too_short(split: str, number: int, over: str, held_out: bool = False) -> str:
+    """`too_short`; raises HeadwiseError for a text of fewer than FEWEST_UNITS, which gives no interval. held_out: whether
+    it is a part of the training text."""
     line = too_short(split, number, over)
     if number < FEWEST_UNITS:
-        raise HeadwiseError(f"{line} Fewer than {FEWEST_UNITS} have no interval.")
+        remedy = (
+            " It is held out of the training text: name dev text of its own, or hold out more (--dev 50)."
+            * held_out
+        )
+        raise HeadwiseError(f"{line} Fewer than {FEWEST_UNITS} have no interval.{remedy}")
     return line
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from headwise.core.errors import HeadwiseError, shown_value
-from headwise.data.lines import existing_file, is_table, whole_lines
+from headwise.data.conll import read_conllu
+from headwise.data.lines import ends_with, existing_file, is_table, whole_lines
 from headwise.data.store import file_key
 from headwise.data.text import TextRows, records_of
 
@@ -20,6 +21,8 @@ WORDS = ("tokens", "words")  # what the columns of words and of tags are called
 TAGS = ("ner_tags", "tags", "labels")
 LOOKED_AT = 200  # lines that show whether a file has a word a line
 COMMENT = re.compile(r"#\s*(id|sent_id|text|newdoc|newpar)\b|#[^\t]*\s=\s")
+COUNTED = 3  # lines that begin with 1, 2, 3 have no words there
+TREE_ROW = re.compile(r"[0-9]+\t[^\t]+(\t[^\t]*){8}")
 DOCUMENT = "-DOCSTART-"  # in place of a word, in files of CoNLL 2003
 
 Row = tuple[list[str], list[str]]  # the words of a sentence and their tags
@@ -34,7 +37,8 @@ class TaggedText(TextRows):
     @classmethod
     def open(cls, spec: Any, cache: str | PathLike[str] | None = None) -> Self:
         """A file with a word a line, its tag in the last column and a blank line behind each sentence (CoNLL); or a table
-        (.jsonl, .csv, .tsv) with columns `tokens` and `ner_tags`, `tags` or `labels`. gzip or plain.
+        (.jsonl, .csv, .tsv) with columns `tokens` and `ner_tags`, `tags` or `labels`; or a treebank (CoNLL-U), whose tags
+        are its parts of speech (UPOS). gzip or plain.
 
         Raises HeadwiseError, with the line, for a sentence with another number of tags than words.
         """
@@ -42,7 +46,9 @@ class TaggedText(TextRows):
         if len(names) != 1:
             raise HeadwiseError(f"Tagged text is one file, but {len(names)} were given: {names}.")
         file = existing_file(names[0])
-        rows = table_rows(file) if is_table(file) else column_rows(file)
+        rows = tree_rows(file) if is_tree(file) else column_rows(file)
+        if is_table(file) and not has_columns(file):
+            rows = table_rows(file)
         return cls._write(map(stored, rows), file.name, cache, file_key("tagged", file))
 
     @classmethod
@@ -70,16 +76,30 @@ class TaggedText(TextRows):
 
 
 def is_tagged(spec: Any) -> bool:
-    """Whether a user names a file of tagged sentences: a table with such columns, or a word a line with as many columns
-    in all lines, at least two."""
+    """Whether a user names a file of tagged sentences: a table with such columns, a treebank, or a word a line with as many
+    columns in all lines, at least two. A table without any text is one, which `TaggedText` refuses."""
     names = [spec] if isinstance(spec, str | PathLike) else list(spec)
     if len(names) != 1 or str(names[0]).startswith("datasets:"):
         return False
     file = existing_file(names[0])
-    if is_table(file):
+    if is_table(file) and not has_columns(file):
         first = next(iter(whole_lines(file)))
-        return any(name in first for name in WORDS)
+        return any(name in first for name in WORDS) or "text" not in first
+    return is_tree(file) or has_columns(file)
+
+
+def is_tree(file: Path) -> bool:
+    """Whether a file is in CoNLL-U."""
+    lines = (line.rstrip("\r\n") for line in islice(whole_lines(file), LOOKED_AT))
+    return any(map(TREE_ROW.fullmatch, lines))
+
+
+def has_columns(file: Path) -> bool:
+    """Whether a file has a word a line, with as many columns in all lines, at least two. One that ends like a table must
+    have blank lines between sentences."""
     lines = [line.split() for line in islice(whole_lines(file), LOOKED_AT)]
+    if is_table(file) and (not ends_with(file, ".tsv") or [] not in lines[:-1]):
+        return False
     counts = {len(columns) for columns in lines if columns and columns[0] not in (DOCUMENT, "#")}
     return len(counts) == 1 and min(counts) >= 2
 
@@ -88,6 +108,18 @@ def stored(row: Row) -> tuple[str, str]:
     """A sentence as it is kept."""
     words, tags = row
     return "\t".join(words), "\t".join(tags)
+
+
+def tree_rows(file: Path) -> Iterator[Row]:
+    """The words and parts of speech of a treebank."""
+    for sentence in read_conllu(file):
+        untagged = [word.form for word in sentence.words if not word.upos]
+        if untagged:
+            raise HeadwiseError(
+                f"'{untagged[0]}' in sentence {sentence.id} of '{file}' has no part of speech (UPOS): give a word and its "
+                "tag a line."
+            )
+        yield [word.form for word in sentence.words], [word.upos for word in sentence.words]
 
 
 def column_rows(file: Path) -> Iterator[Row]:
@@ -113,6 +145,12 @@ def column_rows(file: Path) -> Iterator[Row]:
             )
         words.append(columns[0])
         tags.append(columns[-1])
+        numbered = words == [str(place) for place in range(1, len(words) + 1)]
+        if numbered and len(words) == COUNTED:
+            raise HeadwiseError(
+                f"Line {number} of '{file}' has the numbers of words in its first column: leave them out, so that each "
+                "line has the word first and its tag last."
+            )
     if words:
         yield words, tags
 

@@ -93,8 +93,13 @@ class DataSection(Strict):
     )
     dev: TextNames | None = option(
         None,
-        "every choice is made on it: when to stop, whether to average, which model. Without it, every tenth sentence of "
-        "train is held out",
+        "every choice is made on it: when to stop, whether to average, which model. Without it, `held_out` "
+        "sentences of train are",
+    )
+    held_out: int | None = option(
+        None,
+        "where no dev text is named: how many sentences of train are left out there and are the dev text; every tenth",
+        ge=1,
     )
     test: TextNames | None = option(
         None,
@@ -106,6 +111,12 @@ class DataSection(Strict):
         "use the embedded corpus in place of the three texts",
         page="data.md#the-embedded-corpus",
     )
+
+    @model_validator(mode="after")
+    def one_dev_text(self) -> DataSection:
+        if self.held_out is not None and (self.dev is not None or self.embedded is not None):
+            raise ValueError("held_out is for texts without dev: leave one of the two out")
+        return self
 
     @property
     def one_sided(self) -> set[bool]:

@@ -174,7 +174,10 @@ def missing_texts(plan: Plan) -> Iterator[str]:
     for name, texts in (plan.languages or {"": plan.data}).items():
         of = f" of {name}" if name else ""
         if texts.dev is None and texts.embedded is None:
-            yield f"No dev text{of} is named: every tenth sentence of the training text is held out for it."
+            many = (
+                "every tenth sentence" if texts.held_out is None else f"{texts.held_out} sentences"
+            )
+            yield f"No dev text{of} is named: {many} of the training text are held out for it."
         if not texts.has_test:
             yield f"No test text{of} is named: the report has dev numbers only."
 
@@ -183,7 +186,9 @@ def short_texts(run: RunContext) -> Iterator[str]:
     """Dev and test texts whose intervals will say little. Raises HeadwiseError for those that would have none."""
     for split in SPLITS:
         if split == "dev" or run.plan.data.has_test:
-            line = refuse_too_short(split, run.count(split), run.quality.over)
+            data = run.plan.data
+            is_part = split == "dev" and data.dev is None and data.embedded is None
+            line = refuse_too_short(split, run.count(split), run.quality.over, is_part)
             if line:
                 yield line
             spec = getattr(run.plan.data, split)

@@ -78,7 +78,7 @@ def prune(
     text: AnyText | Given,
     options: Gates | TopK | Greedy | None = None,
     *,
-    dev: AnyText | Given | None = None,
+    dev: AnyText | Given | int | None = None,
     test: AnyText | Given | None = None,
     training: Training | None = None,
     controls: bool | Sequence[str] = False,
@@ -101,10 +101,10 @@ def prune(
         hw.Greedy(keep=10, train="lora")   then a short training of what is left
 
     text: gates and weights train on it, or heads are scored on it; a translation model translates a text without targets
-    itself. dev: choices are made on it; by default every tenth pair or sentence of `text`, which then is left out there.
-    training: how weights train with gates, such as hw.Training(batch_tokens=2000); the options say for how long. work: a
-    folder in which a killed run goes on; the model is read from there. progress: gets the share that is done, and of
-    what; by default a bar.
+    itself. dev: choices are made on it; a number takes so many pairs or sentences of `text`, none every tenth, which then
+    are left out there. training: how weights train with gates, such as hw.Training(batch_tokens=2000); the options say
+    for how long. work: a folder in which a killed run goes on; the model is read from there. progress: gets the share
+    that is done, and of what; by default a bar.
 
     controls: True, or names from the table of controls. Then `work` becomes the folder of a study of this one model: it
     and its controls (as many random heads and, unless train is 'distil', all heads, trained as long; of heads removed
@@ -147,6 +147,8 @@ def prune(
         refuse_counts(model.heads, options)
     except ValueError as error:
         raise HeadwiseError(f"prune: {error}") from None
+    count = dev if type(dev) is int else None
+    dev = None if count is not None else dev
     named = {"training": text, "dev": dev, "test": test}
     refuse_same_files(
         {split: files for split, some in named.items() if (files := named_files(some))}
@@ -156,7 +158,7 @@ def prune(
     reads_targets = options.reads_targets or dev is None
     train = model.task.completed(text) if reads_targets else model.task.unread(text)
     if dev is None:
-        train, dev = held_out(train)
+        train, dev = held_out(train, count)
     texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}
     if test is not None:
         texts["test"] = model.task.completed(test)
@@ -170,7 +172,7 @@ def prune(
     if isinstance(options, Greedy):
         refuse_irremovable(model, options)
         if options.max_drop is not None:
-            line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over)
+            line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over, not apart)
             if line:
                 warnings.warn(line, stacklevel=3)
     with shown("prune", progress) as report:

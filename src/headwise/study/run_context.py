@@ -208,7 +208,7 @@ class RunContext:
         if data.dev is None and split != "test":
             train: AnyText
             dev: AnyText
-            train, dev = held_out(self.completed(data.train))
+            train, dev = held_out(self.completed(data.train), data.held_out)
             return train if split == "train" else dev
         return self.completed(getattr(data, split), split != "train" or self.reads_targets)
 

@@ -49,7 +49,11 @@ ModelName = Annotated[
 Texts = Annotated[list[str] | None, typer.Option(*TEXT_OPTIONS, metavar="FILE", help=TEXT_HELP)]
 DevTexts = Annotated[
     list[str] | None,
-    typer.Option("--dev", metavar="FILE", help="text to choose on; else every tenth sentence"),
+    typer.Option(
+        "--dev",
+        metavar="FILE",
+        help="text to choose on, or how many sentences of --text; else every tenth",
+    ),
 ]
 TestTexts = Annotated[
     list[str] | None,
@@ -115,14 +119,24 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
     for name in names:
         if name.isdecimal() and option != "--text" and not Path(name).exists():
             raise HeadwiseError(
-                f"{option} {name}: {option} takes files, not a number of sentences"
-                f"{'. Without it every tenth sentence is held out' if option == '--dev' else ''}: give a file."
+                f"{option} {name}: {option} takes files, not a number of sentences: give a file."
             )
         # Names of the hub are looked up when the text is read.
         if not name.startswith("datasets:"):
             for side in side_files(name):
                 existing_file(side)
     return names[0] if len(names) == 1 else names
+
+
+def dev_spec(names: list[str] | None) -> dict[str, Any]:
+    """The dev text as a plan names it: files, or how many sentences of the training text are held out."""
+    if names and len(names) == 1 and names[0].isdecimal() and not Path(names[0]).exists():
+        if not int(names[0]):
+            raise HeadwiseError(
+                "--dev 0: nothing can be chosen without dev text: hold out 6 or more."
+            )
+        return {"held_out": int(names[0])}
+    return {"dev": text_spec(names, "--dev")}
 
 
 def read_text(

@@ -29,6 +29,7 @@ from headwise.faces.cli.arguments import (
     TestTexts,
     Texts,
     check_text,
+    dev_spec,
     known,
     read_text,
     study_in,
@@ -144,7 +145,7 @@ def prune_texts(
     """The texts that were named, over those of the study in whose folder the model is."""
     texts = {
         "train": text_spec(text),
-        "dev": text_spec(dev, "--dev"),
+        **dev_spec(dev),
         "test": text_spec(test, "--test"),
     }
     named: dict[str, Any] = {split: spec for split, spec in texts.items() if spec}

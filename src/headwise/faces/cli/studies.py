@@ -22,6 +22,7 @@ from headwise.faces.cli.arguments import (
     Seed,
     Set,
     Texts,
+    dev_spec,
     text_spec,
 )
 from headwise.faces.cli.fields import (
@@ -248,7 +249,7 @@ def train(
     """Train a translation model on your sentence pairs."""
     from headwise.study.plan import make_plan
 
-    data = {"train": text_spec(text), "dev": text_spec(dev, "--dev")}
+    data = {"train": text_spec(text), **dev_spec(dev)}
     if data["train"] is None:
         raise HeadwiseError("No text was given: name it with --text SOURCE --text TARGET.")
     tables = given_fields(context, TRAIN_OPTIONS, fields)

@@ -157,7 +157,7 @@ def dev_lines(run: FinishedRun, task: type[Task]) -> list[str]:
         if "dev" in data:
             text = task.read(data["dev"])
         elif "train" in data:
-            _, text = held_out(task.read(data["train"]))
+            _, text = held_out(task.read(data["train"]), data.get("held_out"))
         else:
             return []
     except HeadwiseError:

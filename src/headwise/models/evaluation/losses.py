@@ -73,9 +73,14 @@ def answer_classes(hf: nn.Module, text: Batches) -> Answers:
     check_finite("The loss with heads removed", losses)
     # the score interval is of one yes or no a text
     if (asked == 1).all():
-        made = f"changes with the score interval of paired shares; {len(losses)} texts"
+        made = (
+            "accuracy in % with its exact interval, changes with the score interval of paired shares; "
+            f"{len(losses)} texts"
+        )
     else:
-        made = f"changes by a paired bootstrap; {len(losses)} texts with {int(asked.sum())} classes"
-    made = f"accuracy in % with its exact interval, {made}"
+        made = (
+            "accuracy in % of words, with an interval for words that are alike within a sentence, changes by a paired "
+            f"bootstrap over sentences; {len(losses)} texts with {int(asked.sum())} classes"
+        )
     made = text.made_on(made)
     return Answers({ACCURACY: made, LOSS: made}, stats[:, None], asked)

@@ -360,14 +360,23 @@ def source_sentences(text: Any) -> Iterator[str]:
 HELD_OUT_EVERY = 10  # sentence that is held out where no dev text is given
 
 
-def held_out(text: Any) -> tuple[Any, Any]:
-    """All but every tenth sentence of a text, and every tenth."""
-    if len(text) < HELD_OUT_EVERY:
+def held_out(text: Any, count: int | None = None) -> tuple[Any, Any]:
+    """All but some sentences of a text, spread evenly over it, and these: so many, or every tenth. Raises HeadwiseError
+    where that leaves no sentence in one of the two."""
+    total = len(text)
+    if count is None and total < HELD_OUT_EVERY:
         raise HeadwiseError(
-            f"Every tenth sentence is held out, but there are only {len(text)}: give dev text as well."
+            f"Every tenth sentence is held out, but there are only {total}: give dev text as well."
         )
-    kept = [place for place in range(len(text)) if (place + 1) % HELD_OUT_EVERY]
-    return text.take(kept), text.take(range(len(text))[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY])
+    asked = total // HELD_OUT_EVERY if count is None else count
+    if not 0 < asked < total:
+        raise HeadwiseError(
+            f"{asked} of the {total} sentences of the training text are to be held out: hold out from 1 to {total - 1}."
+        )
+    span = HELD_OUT_EVERY * asked if count is None else total
+    away = {(place + 1) * span // asked - 1 for place in range(asked)}
+    kept = [place for place in range(total) if place not in away]
+    return text.take(kept), text.take(sorted(away))
 
 
 def sample_text(text: AnyText | OwnInputs, count: int) -> Any:
