@@ -14,7 +14,7 @@
 #   make package  sdist and wheel in dist/, and the wheel tried in an environment of its own
 #   make oldest  the tests but the slow ones, with the oldest versions that pyproject.toml allows; make newest, with the
 #                newest. ONLY=tests/models/attention takes a part of them.
-#   make engines  Marian itself (pymarian, 600 MB) and the tests that it judges
+#   make engines  Marian itself (pymarian, 600 MB), Firefox's engine in WASM (needs Node), and the tests that they judge
 #   make gpu     what needs a GPU: tests marked cuda, then benchmarks/gpu.py. make gpu-wheels packs what it needs, for a
 #                machine without a network; GPU_PYTHON=python3 takes the Python there, with its torch.
 # PYTHON=/path/to/python3.12 chooses the interpreter that .venv is made with.
@@ -99,7 +99,9 @@ oldest newest: $(INSTALLED)
 
 engines: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pymarian==1.12.42
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/models/marian/test_real_marian.py
+	npm install --silent --no-save --prefix .engines @browsermt/bergamot-translator@0.4.9
+	HEADWISE_BERGAMOT=.engines/node_modules/@browsermt/bergamot-translator OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 \
+	  $(BIN)/python -m pytest tests/models/marian/test_real_marian.py tests/models/marian/test_wasm_engine.py
 
 # In .gpu: headwise and what a GPU machine with torch lacks, some 15 MB, for one without a network; see CONTRIBUTING.md.
 GPU_PYTHON ?= $(BIN)/python
