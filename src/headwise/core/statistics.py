@@ -50,8 +50,10 @@ def interval(draws: np.ndarray, units: float | np.ndarray) -> tuple[np.ndarray, 
     a = np.broadcast_to(skewness(draws) / 6, q.shape)
     ordered = np.sort(draws, axis=0)
     # The high end is the low end of the draws in falling order.
+    # norm.sf(q) = Φ(−q), the share of draws below the end.
     low = at_percentile(ordered, norm.sf(np.maximum(q, accelerated(q, a))))
     high = at_percentile(ordered[::-1], norm.sf(np.maximum(q, accelerated(q, -a))))
+    # Of so few units any interval would be a guess.
     blank = (units < FEWEST_UNITS) | np.isnan(draws).any(0)
     return np.where(blank, np.nan, low), np.where(blank, np.nan, high)
 
@@ -91,6 +93,7 @@ def skewness(draws: np.ndarray) -> np.ndarray:
 
 def at_percentile(ordered: np.ndarray, share: np.ndarray) -> np.ndarray:
     """The draws below which a share of them lies, between two draws by their distance; a share for every column."""
+    # Place 0 is the least draw, the last place the largest.
     place = share * (len(ordered) - 1)
     first = place.astype(int)
     part = (place - first).astype(ordered.dtype)
@@ -135,6 +138,7 @@ def bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     if len(counts) == 1:
         return np.full((RESAMPLES, sums.shape[1]), np.nan)
     return np.concatenate(
+        # A table says how often each unit was drawn, so a product sums a resample.
         [(table @ sums) / (table @ counts)[:, None] for table in draws(len(counts), seed)]
     )
 
@@ -187,6 +191,7 @@ def paired_proportion_interval(gained: int, lost: int, units: int) -> tuple[floa
     """
 
     def beyond(delta: float) -> float:
+        # The quadratic of the docstring: 2 u q² + b q + c = 0.
         b = (2 * units - gained + lost) * delta - gained - lost
         c = -lost * delta * (1 - delta)
         q = (math.sqrt(max(b * b - 8 * units * c, 0.0)) - b) / (4 * units)
@@ -229,6 +234,7 @@ def clustered_proportion_interval(
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         share = right.sum(0) / n
         between = jackknife_variance(right, counts)
+        # n / deff: so many independent members would vary as much.
         effective = share * (1 - share) / between
         quantiles = student.ppf(HIGH / 100, np.maximum(n - 1, 1e-3))
         quantiles /= student.ppf(HIGH / 100, np.maximum(known, 1))
@@ -246,6 +252,7 @@ def jackknife_variance(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
     units = asked.sum(0)
     total = counts.sum(0)
     # The share of the text that is left when a unit is left out; 0 where one unit is the whole text.
+    # r − r_−i = (s_i − r c_i) / (C − c_i); the division by C comes at the end.
     without = np.maximum(1 - counts / total, 1e-9)
     rest = np.where(asked, sums - sums.sum(0) / total * counts, 0) / without
     variance: np.ndarray = (rest**2).sum(0) * (units - 1) / np.maximum(units, 1) / total**2
@@ -308,11 +315,13 @@ def marked_in_groups(values: np.ndarray, marked: np.ndarray, groups: np.ndarray)
         count, others = int(marked[here].sum()), int((~marked[here]).sum())
         if not count or not others:
             continue
+        # Ranks of equal numbers end in a half: doubled, all are whole.
         doubled = np.rint(2 * rankdata(values[here])).astype(int)
         least = count * (count + 1)  # twice the rank sum of the lowest places
         won += (doubled[marked[here]].sum() - least) / 2
         pairs += count * others
         ways = sums_of_subsets(doubled, count)[least:]
+        # Groups are shuffled independently, so their sums add up: a convolution.
         chances = np.convolve(chances, ways / ways.sum())
     return MarkedInGroups(won, pairs, min(1.0, float(chances[round(2 * won) :].sum())))
 
@@ -495,6 +504,7 @@ def over_seeds(values: np.ndarray, draws: np.ndarray, units: float) -> tuple[flo
     Degrees of freedom for the sum (Welch) leave out too much with two or three seeds: 11 and 7 % where seeds differ.
     Not a number where neither seeds nor resamples differ: that says nothing of other ones.
     """
+    # Over texts: seeds were tried on one text, which other texts would move together.
     of_text = draws.mean(0).std() * expanded_quantile(np.array(units))
     margin = float(np.hypot(t_margin(values), of_text))
     mean = float(values.mean())
@@ -522,6 +532,7 @@ def jackknife_p(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
     mean = differences.sum(0) / counts.sum(0)
     # Units that are all alike have no error: then p is the smallest of the sign-flip test.
     error = np.sqrt(jackknife_variance(differences, counts))
+    # One-sided: only a mean above 0 is small.
     p: np.ndarray = student.sf(mean / np.maximum(error, 1e-12), freedom)
     return np.where(units > 1, np.maximum(p, 0.5**units), np.where(np.isnan(p), np.nan, 1.0))
 

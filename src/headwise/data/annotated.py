@@ -98,6 +98,7 @@ class Annotated:
         if not glued:
             return self
         new = merged_indices(len(self.words), glued)
+        # By new word, the old ones that it is made of.
         units: list[list[int]] = [[] for _ in range(new[-1] + 1)]
         for old, unit_number in enumerate(new):
             units[unit_number].append(old)

@@ -73,6 +73,7 @@ def entity_mentions(
     (`entity_field`); None: the file does not say it, so it is the first, which of several must have a digit. Raises
     HeadwiseError for brackets that do not match, and for an entity without a digit where the file does not say the order.
     """
+    # A stack for each entity: its mentions may lie in one another.
     opened: dict[str, list[int]] = defaultdict(list)
     spans: list[tuple[int, int, str]] = []
     for index, is_word, value in rows:
@@ -109,6 +110,7 @@ def entity_mentions(
     mentions = []
     skipped = 0
     for start, end, entity in spans:
+        # start == end: the mention is of empty nodes alone, and has no word.
         piece = _PIECE.search(entity)
         if start < end and piece is None:
             mentions.append(mention(words, entity, sentence, start, end, steps))
@@ -213,6 +215,7 @@ def _add(block: _Block, line: str, number: int) -> None:
     """One line into the block: a comment, a word, a multi-word token (id 3-4) or an empty node (id 3.1)."""
     if line.startswith("#"):
         key, _, value = line[1:].partition("=")
+        # A comment without `=` is a name without a value, such as `# newdoc`.
         block.comments[key.strip()] = value.strip()
         return
     where = f"Line {number} of '{block.file}'"
@@ -334,6 +337,7 @@ def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
     index = 0
     while index < len(block.words):
         word = block.words[index]
+        # A word outside of multi-word tokens is a token of its own.
         end, form, space = block.tokens.get(index, (index + 1, word.form, word.space_after))
         forms_of.append([word.form for word in block.words[index:end]])
         tokens.append((form, space))
@@ -342,6 +346,7 @@ def _written(block: _Block) -> tuple[str, tuple[Span, ...]] | None:
     text, token_spans = lay_out(tokens)
     spans: list[Span] = []
     for forms, (start, stop) in zip(forms_of, token_spans, strict=True):
+        # Not spelt by its words, as "du": all of them have the whole token.
         if "".join(forms) != text[start:stop]:
             spans += [(start, stop)] * len(forms)
             continue

@@ -101,6 +101,7 @@ def align_subwords(
         if inside is not None:
             start = inside[number][1]
             offsets = _offsets_within(offsets, start, start + len(sentence.text))
+        # Without special tokens, and without what lies outside of a part.
         inner = [id for id, span in zip(ids, offsets, strict=True) if span is not None]
         coverage.sentences += 1
         coverage.other_text += sentence.other_text
@@ -172,6 +173,7 @@ def _find_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[i
     letters = [index for index, character in enumerate(text) if not character.isspace()]
     bare = [subword.replace("▁", "") for subword in subwords]
     spelled = ["" if subword == tokenizer.unk_token else subword for subword in bare]
+    # For each letter of the subwords, the letters of the text that it may be.
     matches, _ = get_charmap("".join(spelled), "".join(text[index] for index in letters))
     letters_of: list[list[int]] = []  # of each subword, as indices of the text
     start = 0
@@ -215,6 +217,7 @@ def _aligned(sentence: Annotated, ids: list[int], offsets: list[Offsets]) -> Ali
         for letter in range(*(offset or (0, 0))):
             counts.update(words_at[letter])
         covered.append(counts)
+    # None for a subword without letters.
     owners = [max(counts, key=counts.__getitem__, default=None) for counts in covered]
 
     glued: set[int] = set()  # words that are one with the word before them
@@ -222,6 +225,7 @@ def _aligned(sentence: Annotated, ids: list[int], offsets: list[Offsets]) -> Ali
         holders = [owner for owner, counts in zip(owners, covered, strict=True) if word in counts]
         if not holders or holders[0] is None:
             return None
+        # All words between the two are one with them, too: words are neighbours.
         glued.update(range(min(word, holders[0]) + 1, max(word, holders[0]) + 1))
     merged = sentence.merged(glued)
     if not merged.words:

@@ -92,6 +92,7 @@ class Model:
         self.name = name or str(hf.config.name_or_path) or type(hf).__name__
         self.layout = layout
         self.source = source
+        # Two small forwards: after this line every head has an address.
         self.discovery: Discovery = discover(hf, allow_partial)
         settle_languages(hf, tokenizer, self.name)
 
@@ -202,6 +203,7 @@ class Model:
     def cached_of(self, kind: Kind, tokens: int) -> int:
         """Bytes that the layers of a kind keep of so many tokens."""
         layers = self.discovery.cached.get(kind, [])
+        # Keys and values of all layers; a sliding layer keeps its last tokens only.
         numbers = sum(layer.size(tokens) for layer in layers)
         return numbers * int(self.hf.dtype.itemsize)
 
@@ -286,10 +288,12 @@ class Model:
         weights grow, warn; else raise HeadwiseError.
         """
         mask = kept_mask(self.heads, heads)
+        # The layout is in numbers of the first model, the mask in those of this one.
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
         refuse_reparametrised(self.hf)
         smaller: Any = remove(self.hf, self.discovery, mask)
         smaller.config.headwise_layout = layout.to_json()
+        # Discovers its heads again: what is counted now is what was really left.
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
         state_heads(smaller, made.discovery, layout)
         if self.alignment_heads:
@@ -317,6 +321,7 @@ class Model:
         home = Folder(folder, MODEL)
         refuse_other_models(home)
         made = not folder.exists()
+        # Everything is written beside the old model, and moved when it is whole.
         partial = folder / PARTIAL
         try:
             with writing(folder, SafetensorError), without_bars():
@@ -363,6 +368,7 @@ def refuse_wrapped(given: Any) -> None:
             f"{type(given).__name__} is a model with adapters of PEFT: give what its merge_and_unload() returns, a plain "
             "model with the adapters in its weights."
         )
+    # DataParallel calls it `module`; many wrappers call it `model`.
     inner = getattr(given, "module", None) or getattr(given, "model", None)
     if isinstance(inner, PreTrainedModel):
         where = "module" if isinstance(getattr(given, "module", None), PreTrainedModel) else "model"
@@ -391,6 +397,7 @@ def refuse_reparametrised(hf: nn.Module) -> None:
 def unique_parameters(hf: PreTrainedModel) -> Iterator[nn.Parameter]:
     """The weights of a model. Tied ones come once; offloaded, they are several parameters."""
     # On the meta device there is nothing to share, so transformers' table says which are tied.
+    # In memory tied weights are one parameter, which comes once by itself.
     tied = getattr(hf, "all_tied_weights_keys", None) or {} if is_offloaded(hf) else {}
     return (parameter for name, parameter in hf.named_parameters() if name not in tied)
 

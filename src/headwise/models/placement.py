@@ -59,6 +59,7 @@ def full_device_map(
     tensors = model.state_dict()
     # The module that has each tensor; a tensor at the top goes by its own name.
     owners = {name: name.rpartition(".")[0] or name for name in tensors}
+    # A norm or a bias: small enough to stay on the device.
     vectors = [name for name, weight in model.named_parameters() if weight.dim() == 1]
     stay = [*vectors[-1:], *(model._keys_to_ignore_on_save or ())]
     resident = {owners[name] for name in stay if name in tensors}
@@ -76,6 +77,7 @@ def fallback_device_map(path: Path, device: str, dtype: torch.dtype | None) -> s
         size = sum(shape.numel() * kind.itemsize for _, _, shape, kind in stored)
     except (OSError, SafetensorError):
         return None  # weights of another sort, or damaged ones: loading says which
+    # By device number, and `cpu`.
     memory = get_max_memory()
     index = (torch.device(device).index or 0) if device.startswith("cuda") else device
     if size <= FILLED * memory.get(index, memory.get("cpu", 0)):
@@ -151,10 +153,12 @@ def read_from(model: Any, files: Sequence[Path], dtype: torch.dtype | None) -> l
         if hook is None:
             continue
         prefix = f"{path}." if path else ""
+        # The zeros of `meta_model` give way to the numbers in the files.
         hook.weights_map = PrefixedDataset(loader, prefix)
         for name, parameter in module.named_parameters(recurse=False):
             entry = index.get(f"{path}.{name}")
             # On the meta device this costs nothing, and the hook takes the type from here.
             tensor = parameter.to(getattr(torch, entry["dtype"]) if entry else None)
             setattr(module, name, torch.nn.Parameter(tensor, requires_grad=parameter.requires_grad))
+    # In the files alone, or in the model alone.
     return sorted(index.keys() ^ parameters.keys())

@@ -73,6 +73,7 @@ def reading(target: Passage, source: Passage) -> Probe:
     for number, sides in enumerate(zip(source.sentences, target.sentences, strict=True)):
         for key, query in sorted(copied_words(*sides)):
             arcs.append(Arc(number, query, key, "reading"))
+    # `read`, not `target`: a word's queries are the positions behind those that wrote it.
     probe = pointing(arcs, read, source, "offset")
 
     # The view has the positions that write as its queries; here those that read are asked.
@@ -109,6 +110,7 @@ def monotonicity(target: Passage, source: Passage) -> Probe:
     chance = neighbours.sum(1, keepdim=True).float() * (length - 1) / (2 * length)
 
     def further(view: View) -> Tensor:
+        # Word by word: does the next one look further on?
         later: Tensor = view.attended_words.diff(dim=-1) > 0
         return later
 
@@ -129,6 +131,7 @@ class PromptTemplate:
         """Read a template such as `Translate to German: {source}\n{target}`. Raises HeadwiseError for one without both
         fields in this order, once each: a translation reads its source before it is written."""
         parts = FIELDS.split(template)
+        # The names stand at the odd places of a split with a group.
         if parts[1::2] != ["source", "target"]:
             raise HeadwiseError(
                 f"The prompt {template!r} must have {{source}} once and {{target}} once after it, as in "
@@ -169,6 +172,7 @@ def aligned_pairs(
             source_places.append((whole, start))
             target_places.append((whole, second))
     read = align_subwords(tokenizer, source_sentences, limit, sources, source_places or None)
+    # Target words may have other pieces, and another language code, than source words.
     with target_mode(tokenizer):
         written = align_subwords(tokenizer, target_sentences, limit, targets, target_places or None)
 

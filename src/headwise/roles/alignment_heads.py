@@ -193,6 +193,7 @@ class AlignmentPairs(AlignmentData):
         pairs = subword_pairs(subject, text, gold, self.template)
         reference = links_of(pairs, text, gold)
         # Always by seed 0: the seed of `align` draws intervals alone.
+        # One half chooses heads, the other confirms them.
         halves = halves_of_pairs(pairs)
         in_prompts = self.template is not None
         passages = prompt_batches if in_prompts else pair_batches
@@ -326,6 +327,7 @@ def reported(
 
     def read(half: Half) -> Iterator[AlignmentBatch]:
         nonlocal done
+        # Each call reads the half once more; which reading it is says what it is for.
         times[half] += 1
         # One reading of the first half was for single heads; each further one is a round of growth.
         total = readings(halves, max(EXPECTED_ROUNDS, times[0] - 1))
@@ -381,6 +383,7 @@ def pair_batch(
     sure = link_mask(sure_links, shape).to(present.device) & present[:, :, None]
     possible = link_mask(possible_links, shape).to(present.device) & present[:, :, None]
     linked = possible.any(-1)
+    # The divisor is the same for every head: |A| is the number of target words.
     size = present.sum(1) + sure.sum((1, 2))  # |A| + |S|
 
     def hits(links: Tensor, answers: Tensor) -> Tensor:
@@ -438,5 +441,6 @@ def diagonals(target: Passage, source: Passage) -> Tensor:
     diagonal = same_way(sentence, query, target, source).view(size, 1, words)
     shifts = torch.arange(-REACH, REACH + 1, device=diagonal.device)[:, None]
     shifted = diagonal + shifts
+    # The column that `pair_batch` has added: a link to it is wrong.
     outside = source.subwords.shape[1]
     return torch.where((shifted >= 0) & (shifted < outside), shifted, outside)

@@ -54,6 +54,7 @@ def coreference(passage: Passage) -> Probe:
     counted = []  # by choice, the measures that it counts for
     right_rules = []  # and the rules that are right
     for choice in asked:
+        # Every choice counts for `coreference`, and for the measure of its kind.
         of_kind = [float(measure.endswith(choice.kind)) for measure in COREFERENCE_MEASURES[1:]]
         counted.append([1.0, *of_kind])
         right_rules.append(by_rule(choice, passage.sentences[choice.sentence]))
@@ -75,6 +76,7 @@ def coreference(passage: Passage) -> Probe:
         return out
 
     def answer(view: View) -> Tensor:
+        # Below every weight: only words that may be chosen win.
         weights = view.between[sentence, :, query].masked_fill(~allowed[:, None], -1)  # N H W
         pointed = weights.argmax(-1)
         return summed(right.gather(1, pointed).float())

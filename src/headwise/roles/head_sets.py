@@ -69,6 +69,7 @@ def choose_heads(
     one_layer: only sets within a layer. Raises HeadwiseError where a half has no text.
     """
     heads = list(discovery.heads.only([kind]))
+    # Row n has head n alone.
     each_alone = np.eye(len(heads))
     first_counts, first_rules = counts_of(model, discovery, kind, batches(0), each_alone)
     second_counts, second_rules = counts_of(model, discovery, kind, batches(1), each_alone)
@@ -91,6 +92,7 @@ def choose_heads(
         candidates["own"] = named_heads
 
     # … and confirmed on the second.
+    # One row a set: all candidates are read in one pass.
     mixing = np.zeros((len(candidates), len(heads)))
     for row, members in enumerate(candidates.values()):
         mixing[row, [heads.index(head) for head in members]] = 1
@@ -143,6 +145,7 @@ def grow(
     # A head about which nothing was counted is never the best.
     alone = np.where(np.isnan(alone), np.inf, alone)
     groups = [group for group in groups if group]
+    # Every layer, or the whole model, grows a set of its own.
     sets = [[min(group, key=lambda n: alone[n])] for group in groups]
     errors = [alone[members[0]] for members in sets]
     growing = set(range(len(sets)))
@@ -248,6 +251,7 @@ def differences(counts: np.ndarray, own: int, seed: int) -> dict[str, np.ndarray
     All candidates have the same divisors.
     """
     more = counts.copy()
+    # Unit by unit, so that what is hard for all is no difference.
     more[..., 0] -= counts[:, [own], 0]
     value = ratio(more)
     low, high = ratio_interval(more[..., 0], more[..., 1], value, seed)

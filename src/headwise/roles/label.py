@@ -47,6 +47,7 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     and, for a role by the largest weight, LEAST_ON_WORDS. p and p_again are corrected: p over all tested rows, p_again
     over those that passed on the first half; NaN elsewhere. `confirmed`: whether the role holds on both halves.
     """
+    # Only what both halves have: a role is seen on both.
     rows = first.merge(second, on=KEY, suffixes=("", "_again"))
     rows = rows[rows["measure"].map(role_of).notna()].reset_index(drop=True)
     rows["enough"] = True
@@ -62,6 +63,7 @@ def compare_halves(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
             # Over the tests that are left: the second half tests only what the first one found.
             p[passed] = corrected(p[passed].to_numpy())
         rows[f"p{end}"] = p
+        # Both must hold: sure to be better than the baseline, and large enough to matter.
         passed &= (p <= FALSE_ROLES) & (rows[f"value{end}"] >= thresholds(rows, end))
     rows["confirmed"] = passed
     return rows
@@ -128,6 +130,7 @@ def without_weaker(rows: pd.DataFrame) -> pd.DataFrame:
         tests.add((*head, tested_by(measure).name))
     kept = []
     for *head, measure in keys_of(rows):
+        # Of a role and a weaker form of it, the head has the stronger one alone.
         kept.append((*head, tested_by(measure).weaker_than) not in tests)
     out: pd.DataFrame = rows[pd.Series(kept, rows.index, dtype=bool)]
     return out
@@ -224,6 +227,7 @@ def why_missing(
     if rows.empty:
         return "not measured on this text"
     looking = tests[(tests["measure"] == measure) & tests["confirmed"]]
+    # From here on in the order in which a role is lost: draws, effect, text, threshold, p.
     if len(looking) and measure not in found:
         return "confirmed on the second half, but not in most draws of other halves"
     if len(looking):  # but nothing depends on it

@@ -78,6 +78,7 @@ class Passage:
         """Which token belongs to which word, as 0 and 1: B S W."""
         # No word (−1) is column 0, which is cut off; a batch without words keeps one column.
         words = max(int(self.word_of.max()) + 1, 1)
+        # As a matrix, so that weights of words are products with it.
         return torch.nn.functional.one_hot(self.word_of + 1, words + 1)[..., 1:].float()
 
     @cached_property
@@ -103,12 +104,14 @@ class Passage:
         """How many other words a word can attend to: B W."""
         present = (self.subwords > 0).float()
         if self.causal:
+            # The words before it; itself does not count.
             return present * (present.cumsum(1) - 1)
         return present * (present.sum(1, keepdim=True) - 1)
 
 
 def moved(values: Tensor, by: int, empty: int = 0) -> Tensor:
     """Values … S, each so many places further on (or back, where `by` is below 0); `empty` where none comes from."""
+    # What rolls in at the other end is emptied below.
     out = values.roll(by, -1)
     if by > 0:
         out[..., :by] = empty

@@ -173,6 +173,7 @@ def experiments_of(model: Model, roles: Roles, seed: int) -> Iterable[Experiment
         patterns.setdefault(head, offset_of(row["measure"], head.kind))
     for (kind, role), patterns in sets_of_roles.items():
         heads = tuple(sorted(patterns))
+        # Together first; each alone only where a pattern can be tried for all of them.
         sets: list[tuple[Head, ...]] = [heads]
         if None not in patterns.values() and len(heads) > 1:
             sets += [(head,) for head in heads]
@@ -185,6 +186,7 @@ def experiments_of(model: Model, roles: Roles, seed: int) -> Iterable[Experiment
                     offsets[head] = offset
             if len(offsets) < len(chosen):
                 continue
+            # The right pattern, then a wrong one as its control.
             yield Experiment(kind, role, chosen, PATTERN, offsets=offsets)
             # Two tokens before the first or the last one is the same place.
             if all(map(math.isfinite, offsets.values())):
@@ -227,6 +229,7 @@ def sets_like(
     if possible <= RANDOM_SETS:
         every: list[tuple[Head, ...]] = [()]
         for layer, size in zip(choices, sizes, strict=True):
+            # All choices of a layer with all choices of the layers before it.
             every = [(*one, *more) for one in every for more in combinations(layer, size)]
         return [one for one in map(tuple, map(sorted, every)) if one != own_set]
     while len(drawn) < RANDOM_SETS:
@@ -286,6 +289,7 @@ def rows_of(
     rows = []
     column = 1
     for experiment in experiments:
+        # The random sets of an experiment stand right behind it.
         random = values[column + 1 : column + 1 + len(experiment.random)]
         numbers = [math.nan] * 3
         p = math.nan

@@ -51,6 +51,7 @@ def sink(passage: Passage, source: Passage | None = None) -> Probe:
     # Without such a token there is nothing to attend to.
     queries = passage.words & rest.any(1, keepdim=True)
     if passage is keys and passage.causal:
+        # A causal query sees what stands before it: sums so far.
         rest_visible = rest.cumsum(1)
         all_visible = keys.mask.cumsum(1)
     else:
@@ -96,12 +97,14 @@ def shape(passage: Passage) -> Probe:
     size, length = words.shape
     both = words[:, :, None] * words[:, None]
     positions = torch.arange(length, device=words.device)
+    # |q − k| of two subwords of words; 0 elsewhere.
     far = both * (positions[:, None] - positions).abs()
     features = torch.stack([both, far, both * governed(passage)], -1).view(size, length * length, 3)
     tags = passage.membership @ tagged(passage)
 
     def answer(view: View) -> Tensor:
         heads = view.weights.shape[1]
+        # All features in one product, of B H Q·K with B Q·K 3.
         sums = view.weights.reshape(size, heads, length * length) @ features.to(view.weights.dtype)
         asking = words[:, None, None].to(view.weights.dtype)
         received = torch.matmul(asking, view.weights)[:, :, 0]  # B H K
@@ -131,6 +134,7 @@ def governed(passage: Passage) -> Tensor:
         rows.append((number, governor, word))
     width = passage.subwords.shape[1]
     pairs = torch.zeros(len(passage.ids), width, width, device=passage.ids.device)
+    # Pairs of words, W W; below they become pairs of subwords.
     linked = mark_entries(pairs, rows)
     return passage.membership @ linked @ passage.membership.transpose(1, 2)
 

@@ -131,8 +131,10 @@ def run_builds(
         if build:
             started = outcome.ended | running.keys()
             left = [other for other in graph if other.name not in started and not other.was_done]
+            # What is done and what is left, as is known by now: models may still be added.
             whole = forwards + sum(map(forwards_of, left))
             forwards += 0.0 if build.was_done else forwards_of(build)
+            # The bar may stand still when work is added, but never goes back.
             before, share = share, max(share, forwards / whole if whole else 0.0)
             running[build.name] = build
             executor.start(build, before, share)
@@ -221,6 +223,7 @@ def skip(graph: Sequence[Build], outcome: StudyOutcome) -> None:
     """Leave out every build that waits, however far away, for a failed one."""
     waits_for = {build.name: build.waits_for for build in graph}
     for name in build_order(graph):
+        # Grows as the loop goes on, in an order in which parents come first.
         without = {*outcome.failed, *outcome.skipped}
         if name not in outcome.ended and not without.isdisjoint(waits_for[name]):
             outcome.skipped.append(name)

@@ -73,6 +73,7 @@ class ScorePass(
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         inputs = {"measures": self.measures, **run.seed_and("dev")}
+        # Only where it is above 1, so that results of measures that never changed keep their key.
         versions = {name: facts(name).version for name in self.measures if facts(name).version > 1}
         return {**inputs, "versions": versions} if versions else inputs
 
@@ -114,6 +115,7 @@ def read_scores(run: RunContext) -> Measurement:
     heads = run.heads
     assert heads is not None
     for step in score_passes(run):
+        # Read from the store; made now where it is not there.
         result = step.get_or_make(run)
         scores.sums |= read_sums(below(run.folder, step.name), result["measures"], heads)
         scores.rows += result["rows"]
@@ -183,6 +185,7 @@ class Score(
     VERSION = 2  # units of intervals
 
     def dependencies(self, run: RunContext) -> list[Step]:
+        # Shares of relevance are compared with those of untrained heads.
         controls = [ScoreUntrained()] if run.scoring.untrained else []
         return [*score_passes(run), *controls]
 
@@ -397,6 +400,7 @@ def tested_again(run: RunContext, model: Model, mask: HeadMask) -> Roles:
     assert run.treebanks is not None
     treebank, confirm = run.treebanks
     # Its tokenizer is the full model's. To ask for that model here would be a step, and one process alone would wait.
+    # Which words are rare is counted on the training text.
     counts = token_counts(model, run.text("train"))
     data = role_data(model, treebank, confirm, tested_pairs(run), counts)
     total = data.all_words(subject_of(model))
@@ -404,6 +408,7 @@ def tested_again(run: RunContext, model: Model, mask: HeadMask) -> Roles:
     made = signature_of(model, **data.facts(), seed=run.plan.seed, heads=mask.heads.to_json())
     tables: dict[str, Any] = {}
     for name in ("table", "roles", "labels", "causal"):
+        # Else head 1 of a layer that lost head 0 would be called head 0.
         tables[name] = numbered(getattr(found, name), mask)
     return replace(found, **tables, signature=made)
 

@@ -93,6 +93,7 @@ class Store:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """A block whose steps are done in one process, which waits for no other."""
+        # Blocks may be nested.
         before = self.synchronized
         self.synchronized = False
         try:
@@ -134,6 +135,7 @@ class Store:
         label = file_label(name)
         work = below(self.folder / ".work", f"{label}-{build.key}")
         with self.locked(label):
+            # The others are told: they must not look for themselves, at another moment.
             stored = self.answer_of_main(self.main and self.done(name, build.key, required))
             record = self.record(name) if stored else self.make(build, work, required)
             if self.main:
@@ -170,6 +172,7 @@ class Store:
         start = time.perf_counter()
         with self.progress.bar(name):
             result = build.make(work)
+        # A step that went on where a killed one was says how long it took in all.
         seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
         self.wait()  # nobody still reads what now moves
 
@@ -179,6 +182,7 @@ class Store:
         reproducible = build.reproducible_outputs
         files = files_of_outputs(manifest(contents), reproducible)
         content = digest(files) if reproducible else None
+        # What was derived from the step was derived from another model.
         if self.main and content and self.contents(build, before) - {content}:
             self.refuse_difference(build)
         dependencies: dict[str, str | None] = {}
@@ -278,6 +282,7 @@ class Store:
         if not derived:
             return
 
+        # Of steps that stay: a file that they share stays, too.
         used = {file for record in records.values() for file in record["files"]}
         aside = below(self.folder / REPLACED, f"{file_label(name)}-{key}")
         moved = {file for record in derived for file in record["files"]} - used

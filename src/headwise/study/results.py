@@ -113,6 +113,7 @@ class Tables:
                 "setting": variant.name,
                 "penalty": variant.penalty,
                 "seed": self.plan.seed,
+                # Of the kinds that a sweep may remove, not of the whole model.
                 "kept": sum(mask.count(kind) for kind in kinds),
                 "total": mask.heads.only(kinds).total,
             }
@@ -156,7 +157,9 @@ class Tables:
         quality = AGREEMENT if own else self.run.quality
         for measure, number in evaluation["numbers"].items():
             numbers[split, measure, ""] = Number(*number)
+        # From what the plan compares, by the names of tables …
         compared = {} if variant == FULL else comparison_names(self.run.sweeps, variant)
+        # … and with models of other orders, which only the choice brings.
         orders = self.result(f"orders/{split}/{variant.name}").get("against", {})
         against = {**evaluation["against"], **orders}
         compared |= {name: name for name in orders}

@@ -60,6 +60,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -
     name of a single run is empty. Shown are the measures that all runs have.
     """
     scores = {name: shown_scores(run) for name, run in runs.items()}
+    # In the order of the first run.
     shared = [one for one in scores[next(iter(runs))] if all(one in own for own in scores.values())]
     columns = [(measure, name) for measure in shared for name in runs]
     titles = [measure_name(measure) + (f" · {name}" if name else "") for measure, name in columns]
@@ -80,6 +81,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -
                 statuses[head] += status_of(run, model, head)
 
     # The table of one run has columns for its chosen model and the gates of it.
+    # Numbers of models: none where the page has several runs, or none was chosen.
     chosen = [at for at, model in enumerate(models) if model["chosen"] and len(runs) == 1]
     gates = [at for at in chosen if at in closed]
     labels = said_by(runs, head_labels)
@@ -235,6 +237,7 @@ def kept_in(statuses: str) -> str:
     asked = len(statuses) - statuses.count(LEFT_ALONE)
     if not asked:
         return ""
+    # A letter a model.
     kept = statuses.count(KEPT)
     return str(kept) if asked == len(statuses) else f"{kept} of {asked}"
 

@@ -44,6 +44,7 @@ def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
     (dots). None where a run has neither a model with a layout nor scores."""
     measure = map_measure(run)
     values = values_by_head(run, measure)
+    # Without a layout nobody knows which heads are gone.
     removed = model is not None and model["setting"] in run.layouts
     if model is not None and removed:
         mask = run.layouts[model["setting"]]
@@ -110,6 +111,7 @@ def heads_by_layer(run: FinishedRun) -> Figure | None:
     of some models, the others (greedy removal) are left out.
     """
     known = [model for model in run.pruned if model["setting"] in run.layouts]
+    # Gates are the finding; an order of removal was given.
     known = [model for model in known if model["learned"]] or known
     if not known:
         return None
@@ -209,6 +211,7 @@ def _mean(found: list[Left]) -> str:
 
 def _shares(found: list[Left], title: str) -> Panel:
     """A line for each kind through the models, from the whole one on."""
+    # The curve begins at the model that has all heads.
     whole = {name: (total, total) for name, (_, total) in found[0].items()}
     cells = []
     for one in (whole, *found):

@@ -152,11 +152,13 @@ def means_over_seeds(every: pd.DataFrame, across: pd.DataFrame) -> pd.DataFrame:
         found = Measurements(known.get(setting, {}))
         for split, reference in product(SPLITS, OTHERS):
             key = (split, quality.name, reference)
+            # The seeds that have measured it.
             own = [one[key] for one in every.loc[[setting], "numbers"] if key in one]
             if len(own) == 1:
                 found.setdefault(key, replace(own[0], p=None))  # as the means beside it, without p
         for split in SPLITS:
             base = models.values(full, quality.name, split).mean()
+            # What it is from the full model, on average over seeds.
             change = found.of(quality.name, split, UNPRUNED).value
             if setting in full.index:
                 change = 0

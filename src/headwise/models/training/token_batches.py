@@ -84,6 +84,7 @@ class Encoded(TrainingData):
         self.tokenizer = tokenizer
         dataset = mapped(text, tokenizer, ids, cache)
         longest = np.maximum(lengths(dataset, "source"), lengths(dataset, "target"))
+        # Numbers of rows in the file: what is left out stays there.
         self.rows = np.flatnonzero(longest <= max_length)
         self.longest = longest[self.rows]
         self.dropped = len(longest) - len(self.rows)
@@ -103,6 +104,7 @@ class Encoded(TrainingData):
         # In one access: `datasets` takes long for each.
         rows = self.dataset[[int(self.rows[i]) for i in indices if i >= 0]]
         pairs = zip(rows["source"], rows["target"], strict=True)
+        # Empty rows keep their places, so that every batch has the shape of its bucket.
         sides = [([], []) if index < 0 else next(pairs) for index in indices]
         return [{"source": source, "target": target} for source, target in sides]
 
@@ -193,6 +195,7 @@ class TokenBatches(Sampler[list[int]]):
                 "raise batch_tokens."
             )
         if shuffle:
+            # Of a short text: else an epoch would have fewer batches than an update takes.
             tokens = min(tokens, total // multiple)
         if longest > tokens:
             raise HeadwiseError(
@@ -200,6 +203,7 @@ class TokenBatches(Sampler[list[int]]):
                 f"longest row ({longest} tokens): give more text or lower accumulate."
             )
         self.shapes = batch_shapes(data.longest, tokens)
+        # The first bucket that is long enough.
         bucket_of = np.searchsorted([length for length, _ in self.shapes], data.longest)
         self.buckets = [np.flatnonzero(bucket_of == each) for each in range(len(self.shapes))]
 

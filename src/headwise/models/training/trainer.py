@@ -136,6 +136,7 @@ class TokenTrainer(Seq2SeqTrainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """The mean loss over the target tokens of an update, including those of other batches and processes."""
+        # `loss_forward` has replaced the forward: it gives a sum over tokens.
         loss = model(**inputs, smoothing=self.recipe.label_smoothing) / num_items_in_batch
         # Data-parallel training takes the mean of the processes' gradients; this makes it their sum.
         loss = loss * self.accelerator.num_processes
@@ -282,6 +283,7 @@ def train_model(
     arguments.ddp_find_unused_parameters = gated is not UNGATED
     # The main process deletes incomplete checkpoints before the others look.
     with PartialState().main_process_first():
+        # None where nothing was trained yet.
         resumed = resume_point(work)
     facts = read_marker(resumed)
     # Not strict, because a checkpoint has no frozen weights.
@@ -323,6 +325,7 @@ def train_model(
             # The Trainer turns it off.
             if caching is not None:
                 model.config.use_cache = caching
+    # Also where nothing ran just now: the numbers are those of its files.
     last = checkpoints(work)[-1]
     state = TrainerState.load_from_json(str(last / "trainer_state.json"))
     refuse_diverged(dev_losses(state)[-1], state.global_step, recipe)
@@ -373,6 +376,7 @@ def training_arguments(
         raise HeadwiseError(
             f"accumulate = {recipe.accumulate} batches per update cannot be divided by {processes} processes."
         )
+    # Together the processes see as many batches an update as one would alone.
     arguments.gradient_accumulation_steps = recipe.accumulate // processes
     return arguments
 
@@ -418,6 +422,7 @@ def average(model: PreTrainedModel, work: Path, count: int) -> int:
     with in_float32(model):
         for path in last:
             load_model(model, path / WEIGHTS, strict=False)
+            # The mean of one is itself, and it is loaded.
             if len(last) == 1:
                 return 1
             for name, tensor in trained_tensors(model).items():
