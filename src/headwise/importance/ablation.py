@@ -63,6 +63,7 @@ def ablation_measures(
     forwards = work_on(model, batches).of_measures(names)
     sample = Sample(batches, empty_sums(names, discovery), batches.time_limit, seed, forwards)
     with evaluating(hf), torch.no_grad():
+        # Means first: the sample's clock runs already, and they take a part of its time.
         added = mean_outputs_for(names, hf, discovery, sample.beginning())
         unread = map(partial(unrecorded, hf, discovery), sample.ahead)
         ahead = adding(sample.first_order, unread, added, to_first_order)
@@ -71,6 +72,7 @@ def ablation_measures(
             text: Shuffled, sums: Mapping[str, SentenceSums], tokens: Mapping[str, SentenceSums]
         ) -> Iterator[None]:
             recorded = recordings(hf, discovery, text)
+            # `resting` is changed by the sample as it goes on; this reading sees that.
             changes = partial(one_by_one, resting=sample.resting)
             return adding(sums, recorded, added, changes, text.within, tokens, sample.resting)
 
@@ -116,6 +118,7 @@ def ablate(
     HeadwiseError for values that are not finite.
     """
     measures = tuple(measures)
+    # How a change reaches the loss: by all that follows, or along some paths alone.
     changes: Callable[..., dict[Site, Tensor]] = one_by_one
     if receivers is not None:
         changes = partial(along_paths, receivers=receivers)
@@ -186,6 +189,7 @@ def adding(
                 within((place + share) / len(collected))
 
             of_sites = changes(changed, change, report=report)
+            # There the loss falls when a head is put back: above 0 is still a useful head.
             sign = -1 if name == RESTORED else 1
             add_all((sums, site, sign * each, counts) for site, each in of_sites.items())
             if tried is not None:
@@ -225,6 +229,7 @@ def one_by_one(
         for head in range(count):
             rests = Head(*site, head) in resting
             trials.append({} if rests else {site: partial(change, head=head)})
+    # Heads × sentences; an empty trial changes nothing, so heads that rest get 0.
     changes = batch.losses_in(trials, report) - batch.losses
     return dict(zip(sites, changes.T.split(sizes, 1), strict=True))
 
@@ -278,6 +283,7 @@ def uniform_output(call: AttentionCall, head: int, queries: Tensor, keys: Tensor
     pairs = call.visible(queries, keys)[:, 0].to(call.value)
     weights = pairs / pairs.sum(-1, keepdim=True).clamp_min(1)
     # grouped heads share a key/value head
+    # G of H: head h reads the values of group h G / H
     group = head * call.value.shape[1] // call.output.shape[2]
     return weights @ call.value[:, group]
 
@@ -305,6 +311,7 @@ def bleu_drops(model: Model, batches: Batches) -> Measurement:
     search once for every head and once for the whole model; several processes share the heads.
     """
     state = PartialState()
+    # Every n-th head to each process.
     heads = list(model.heads)[state.process_index :: state.num_processes]
     full = HeadMask.full(model.heads)
     text = model.task.quality_batches(batches.text, batches.progress)
@@ -312,6 +319,7 @@ def bleu_drops(model: Model, batches: Batches) -> Measurement:
 
     rows: list[dict[str, Any]] = []
     for place, head in enumerate(heads, start=1):
+        # Answer 0 is the whole model's; from the n-th head's to it.
         drop = answers.change(0, to=place)
         rows.append(
             {

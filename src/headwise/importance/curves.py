@@ -96,6 +96,7 @@ def recovery(shares: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
     left in place, zeros, and the loss of a text. So values compare only with each other. Not numbers where the heads do
     not lower the loss. shares: sizes, ascending from 0 to 1; loss … x sizes.
     """
+    # L(∅) − L(all): what all heads together are worth.
     gain = loss[..., :1] - loss[..., -1:]
     with np.errstate(invalid="ignore", divide="ignore"):
         # a model that is better without its heads has nothing to recover
@@ -208,6 +209,7 @@ def rescored_order(
     # the sizes of MIB need an order of all heads, also behind the last tenth
     for count in [*removal_steps(len(chosen))[1:], len(chosen)]:
         values = rescore(HeadMask.full(heads).without(removed))
+        # Scores of what is still there: this is what "scored again" means.
         left = {head: values[head] for head in chosen if head not in removed}
         removed += least_first(left, sign)[: count - len(removed)]
     return removed
@@ -242,6 +244,7 @@ def area_rows(curves: Sequence[Curve], seed: int = 0) -> list[Row]:
             random.append(curve)
             continue
         # sentences are drawn once for all steps, so that the noise that they share cancels
+        # Resamples × steps: each resample has an area of its own.
         drawn = curve.areas(curve.resampled(seed))
         sentences = len(curve.counts)
         for name, value in curve.areas(curve.loss).items():

@@ -100,6 +100,7 @@ def gradients(
             of_batch: dict[Site, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for some, share in in_parts(model, tensors):
                 for site, numbers in of_rows(model, discovery, some, patched).items():
+                    # Apart, because its absolute value is of the whole batch.
                     of_batch[site].append(numbers.pop("gradient.batch"))
                     parts += [(collected[name], site, *both) for name, both in numbers.items()]
                 report(share)
@@ -201,6 +202,7 @@ def traced(
     with capture(model, discovery, replace=dict.fromkeys(discovery.modules, begin)):
         losses = losses_of(model, batch)
     refuse_unsound({site: sound(call, there) for site, call in layers.items()}, losses)
+    # In the order of the layers, which `steps` below keeps.
     outputs = [call.output for call in layers.values()]
     # one backward pass for all layers; a layer that does not reach the loss has zeros, but not all of them
     reached = losses.requires_grad
@@ -225,8 +227,10 @@ def reduced(
     some = asked > 0
     values = repeat(call.value, gradient.shape[2])
     # ∂L/∂A without A: attention itself may stay in a fused kernel
+    # ∂L/∂A = ∂L/∂c Vᵀ
     weights = torch.matmul(gradient.transpose(1, 2), values.transpose(-1, -2))
     pairs = call.visible(queries, keys)
+    # |s_h|, once a sentence that has a predicted token
     once = total.abs(), some
     return {
         "gradient": once,

@@ -117,12 +117,14 @@ def interactions(
         )
     with shown("pairs of heads", progress) as report:
         first, second = screened_and_measured(text)
+        # All of them in a model of usual size.
         heads = largest_outputs(model, first, seed)
         every = list(combinations(heads, 2))
         screen = removal_effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
         per_token = screen.interactions().sum(0) / screen.tokens.sum()
         screened = dict(zip(every, per_token, strict=True))
 
+        # Both ways: backups cost more together, partners less.
         chosen = sorted(every, key=lambda pair: -abs(screened[pair]))[:count]
         paired = {head for pair in chosen for head in pair}
         # only heads of these pairs: each takes a forward
@@ -188,6 +190,7 @@ class PairLosses:
 
     def interactions(self) -> np.ndarray:
         """Sentences x pairs."""
+        # I_ab = Δ_ab − Δ_a − Δ_b
         out: np.ndarray = self.both - self.one - self.other
         return out
 
@@ -230,6 +233,7 @@ def removal_effects(
     ]
     batches = model.task.batches(text, lambda share, _: progress(share, what))
     lost, tokens = removal_losses(model.hf, model.discovery, batches, masks)
+    # From the whole model: first the heads alone, then the pairs.
     change = lost[:, 1:] - lost[:, :1]
     first = [heads.index(one) for one, _ in pairs]
     second = [heads.index(other) for _, other in pairs]

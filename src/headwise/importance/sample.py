@@ -82,6 +82,7 @@ class Sample:
     def read_ahead(self, first_order: Iterator[None]) -> None:
         """Read the first order of the batch that was measured, and of others. first_order: reads a batch of `ahead` each
         time that it is asked."""
+        # So far, in all batches.
         read = read_sentences(self.batches)
         # in heads that rest there is nothing to be made more precise
         wanted = max(read, round(self.times * read * self.awake)) if self.times else 0
@@ -120,6 +121,7 @@ class Sample:
             if self.gain < 1 + self.price:
                 self.times = 0
         taken = self.taken
+        # How long the batch that just ended took.
         another = taken - self.last
         self.last = taken
         if self.repeats >= SETTLED:
@@ -135,6 +137,7 @@ class Sample:
         rests = []
         shares = []
         for name, sums in precise.items():
+            # Two samples of half the size: how far they agree says how far another sample would.
             one, other = halves(sums, sums.heads, self.seed)
             repeats.append(agreement_of(one, other))
             tokens = tokens_of_heads(self.tried[name])

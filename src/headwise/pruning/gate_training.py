@@ -114,6 +114,7 @@ def freeze(model: PreTrainedModel, kinds: tuple[Kind, ...]) -> list[str]:
     if set(kinds) != {"encoder-self"} or not model.config.is_encoder_decoder:
         return []
     # Tied weights are one parameter in several modules, so sets of parameters find them and names would not.
+    # Parameters compare by identity, so these are sets of objects.
     encoder = set(model.get_encoder().parameters())
     decoder = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
     for parameter in model.parameters():
@@ -241,7 +242,9 @@ class GateSchedule(TrainerCallback):
         steps = state.max_steps
         self.gates.progress = step / steps
 
+        # The step at which gates are decided.
         begin = steps  # which no step reaches
+        # Without it gates are decided after the run, by `decide`.
         if self.settle:
             begin -= max(1, round(self.settle * steps))
         if step == begin:
@@ -316,6 +319,7 @@ def train_gates(
                 keep=max(options.average, 2),
             )
             # Checkpoints have the gates, too, so averaging loads them into the model.
+            # Before the average is loaded over them.
             last = {name: tensor.clone() for name, tensor in gates.state_dict().items()}
             average(hf, training.work, options.average)
             if settle:
@@ -353,9 +357,11 @@ def decide(
 
     mask = gates.mask(model.heads, gates.decided())
     with torch.no_grad(), loss_forward(model.hf):
+        # Masked, not removed: the same numbers, and the model is whole for what follows.
         with keeping(model.hf, model.discovery, mask):
             loss = dev_loss(model.hf, dev, tokens)
         if early:
+            # Of that moment: since then the weights trained on.
             soft, decided = gates.losses_at_decision.tolist()
         else:
             with (

@@ -42,6 +42,7 @@ class HardConcrete:
         """A gate for each log α, given uniform noise of the same shape."""
         noise = noise.clamp(EDGE, 1 - EDGE)  # ln 0 would make the gate NaN
         s = torch.sigmoid((noise.log() - (-noise).log1p() + log_alpha) / self.temperature)
+        # Stretched beyond 0 and 1 and cut off there: so both ends have a probability of their own.
         return (s * (self.high - self.low) + self.low).clamp(0, 1)
 
     def p_open(self, log_alpha: Tensor) -> Tensor:
@@ -144,6 +145,7 @@ class HeadGates(nn.Module):
             end = start_of_layer + heads.count(site)
             self.slices[site] = slice(start_of_layer, end)
             start_of_layer = end
+        # Any numbers of the right shape: `draw` comes before the first forward.
         self.now: Tensor = self.of_heads(self.log_alpha.detach())
         self.fixed: Tensor | None = None
 
@@ -182,6 +184,7 @@ class HeadGates(nn.Module):
 
         # A function of its own for each layer: lambdas of one loop would all read its last slice.
         def gates_of(heads: slice) -> Callable[[], Tensor]:
+            # A function, because `now` is another tensor in every batch.
             return lambda: self.now[heads]
 
         return {site: gates_of(heads) for site, heads in self.slices.items()}
@@ -190,6 +193,7 @@ class HeadGates(nn.Module):
         """L_C: `paper` sums P(open) over all heads, `code` takes the mean over gated layers of their sums. Both are the
         same objective for λ_paper = λ_code / layers."""
         # A unit counts once for each head, so that λ means the same whatever is removed together.
+        # L_C = Σ_heads P(z ≠ 0) (Voita et al. 2019, section 6.1).
         total = (self.distribution.p_open(self.trained) * self.heads_in).sum()
         return total if scale == "paper" else total / len(self.slices)
 
@@ -216,6 +220,7 @@ class HeadGates(nn.Module):
         self.settling = True
         with torch.no_grad():
             goal = torch.where(kept, FAR, -FAR)
+            # A `left`-th of the way that is left: after the last step it is all gone.
             self.log_alpha.add_((goal - self.log_alpha) / left)
 
     def chances(self, log_alpha: Tensor) -> Tensor:
@@ -237,6 +242,7 @@ class HeadGates(nn.Module):
                 f"{broken} of {len(self.units)} gates are NaN, so they say nothing about their heads: the loss "
                 "overflowed or was NaN in training. Train at a smaller learning rate or in float32."
             )
+        # A unit goes as a whole.
         closed: list[Head] = []
         for together, keep in zip(self.units, kept.tolist(), strict=True):
             if not keep:

@@ -65,10 +65,12 @@ def greedy(
             f"Heads cannot be removed in steps of {step}: give a share above 0 and up to 1."
         )
     chosen = heads.only(kinds)
+    # By kinds that share a number: how many heads must stay.
     floors = counts_by_kinds(chosen, keep, unit)
     mask = HeadMask.full(heads)
     steps: list[list[Together]] = []
     left = units(chosen, unit)
+    # `size`: how many heads are left after this step.
     for size in sizes(left, step, sum(floors.values())):
         if not once or not steps:
             # Units are formed again: heads of different groups belong together by their present rank.
@@ -106,6 +108,7 @@ def next_size(lost: Mapping[int, float], order: Iterable[Together], limit: float
 
     lost: the loss of quality by the numbers of heads that were removed so far, 0 of them too.
     """
+    # The largest that is known to be allowed, and the next one above it, which is not.
     within = max((removed for removed in lost if is_within(lost[removed], limit)), default=None)
     beyond = min(
         (removed for removed in lost if within is not None and removed > within), default=None
@@ -156,6 +159,7 @@ def weight_norms(model: Model) -> dict[Head, float]:
                 f"The norms of heads' weights cannot be computed: {name} ({type(modules[name]).__name__}) has no "
                 "linear value and output projections that headwise knows. Use another score."
             ) from error
+        # G: one a key/value head
         values = layer.values().detach().norm(dim=(1, 2))
         outputs = layer.outputs().detach().norm(dim=(0, 2))
         product = values.repeat_interleave(layer.heads // layer.groups) * outputs

@@ -92,6 +92,7 @@ class KnownModels(Results):
     def is_tested(self, variant: Variant) -> bool:
         """Whether the test text is read for a variant: for every model that a plan names by its λ or number of heads. Steps
         of greedy removal are only tried: of these, for those with as many heads as the chosen one."""
+        # A control is read for where its model is.
         model = variant.controlled_variant or variant
         if model.ranking is None or self.run.plan.pruning[model.sweep_index].keep:
             return True
@@ -182,9 +183,11 @@ def known_models(run: RunContext, failed: Mapping[str, str] | None = None) -> Kn
         own += models_of_sweep(results, index)
 
     among = KnownModels(run, results.failed, own)
+    # Candidates are known by now; the choice is made among these alone.
     found = replace(among, chosen=among.choice())
 
     variants = [*own, *models_of_other_orders(found)]
+    # Stable: False before True, all else in its order.
     variants.sort(key=lambda variant: variant.from_random_weights)
     return replace(found, variants=variants)
 
@@ -207,6 +210,7 @@ def models_of_sweep(results: Results, index: int) -> Iterator[Variant]:
 def refined_penalties(results: Results, index: int) -> list[float]:
     """λ between those of the plan, each where quality on dev changes most, as far as results are there."""
     sweep = results.run.plan.pruning[index]
+    # The λ of an earlier, smaller plan come first; then one at a time.
     filled = penalties_made_before(results.run, sweep)
     while isinstance(sweep, GateSweep) and len(filled) < sweep.refine:
         models = own_models(sweep, index, None, filled)
@@ -243,9 +247,11 @@ def models_between_steps(results: Results, index: int) -> list[Variant]:
         if not RankHeads(index, ranking).done(run):
             continue
         while measured := results.heads_and_quality(of_order):
+            # With no head removed nothing is lost.
             lost = {0: 0.0}
             for variant, (_, quality) in measured.items():
                 assert variant.heads_left is not None
+                # `gain` counts from the full model, so its negative is the loss.
                 lost[total - variant.heads_left] = -quality
             removed = next_size(lost, read_orders(run, ranking)[0], limit)
             tried = {variant.heads_left for variant in of_order}
@@ -329,6 +335,7 @@ def penalty_at_steepest_change(
         if abs(other_heads - heads) > 1:
             changes[lower_penalty, higher_penalty] = abs(other_quality - quality)
 
+    # As names are written: two λ of one name would be one model.
     tried = {f"{penalty:g}" for penalty in taken}
     for lower_penalty, higher_penalty in sorted(changes, key=lambda pair: -changes[pair]):
         # The logarithm of 0 has no middle: below the first λ above 0, half of it.

@@ -33,6 +33,7 @@ def plan_of(
     usual = usual_controls(method, sweep.get("train")) if greedy else []
     if usual:
         sweep.setdefault("controls", usual)
+    # How many models these options ask for: one a goal, and of an order one for each measure.
     goals = [sweep.get(name, []) for name in ("keep", "measure" if greedy else "penalty")]
     counts = [len(goal) if isinstance(goal, list) else 1 for goal in goals]
     # Greedy removal goes by one measure where none is given.

@@ -124,6 +124,7 @@ def prune(
             f"prune: the options are {shown_value(options)}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…), such as "
             "hw.Greedy(keep=0.5)."
         )
+    # First what is wrong with the options alone, then what needs the model, then the texts.
     refuse_goals(options)
     refuse_idle_training(options, training, None if controls else folder)
     if controls and folder is None:
@@ -154,6 +155,7 @@ def prune(
         {split: files for split, some in named.items() if (files := named_files(some))}
     )
     # What is held out shares sentences only where a text repeats itself.
+    # Of a dev text of its own; what is held out below is of one text.
     apart = dev is not None
     reads_targets = options.reads_targets or dev is None
     train = model.task.completed(text) if reads_targets else model.task.unread(text)
@@ -162,6 +164,7 @@ def prune(
     texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}
     if test is not None:
         texts["test"] = model.task.completed(test)
+    # From here on it is a study: of one model in a scratch folder, or a whole one.
     plan = plan_of_options(model, texts, options, training, controls, seed)
     if controls:
         assert folder is not None
@@ -213,6 +216,7 @@ def alone(plan: Plan, memory: InMemory, folder: Path, report: Report) -> Model:
     numbers = run.store.record("evaluate/dev/full")["result"]["numbers"]
     if BLEU.name in numbers and limit > numbers[BLEU.name][0]:
         warnings.warn(too_generous("max_drop", limit, numbers[BLEU.name][0]), stacklevel=4)
+    # Of a limit: the smallest model within it; None where there is none.
     chosen = study.schedule(".").models.chosen
     return unpruned(memory.model, limit) if chosen is None else model_of(run, chosen)
 

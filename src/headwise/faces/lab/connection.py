@@ -25,6 +25,7 @@ def connection_class() -> Any:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self.deadline = self.loop.call_later(HEADERS_SECONDS, self.close)
+            # At each new one, so that there are never many.
             close_longest_idle(self.connections)
 
         def data_received(self, data: bytes) -> None:

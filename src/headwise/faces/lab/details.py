@@ -31,6 +31,7 @@ DEV_LINES = 1_000  # of the dev text, in which they are looked for
 def run_of(spec: str) -> FinishedRun | None:
     """The finished study in a folder, or None for any other model."""
     folder = Path(spec)
+    # A folder that is itself a model is opened as that, whatever lies beside it.
     if (folder / "run.json").is_file() and folder_of(folder) != folder:
         return read_run(folder)
     return None
@@ -69,6 +70,7 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
     for measure, rows in run.heads.groupby("measure", sort=False):
         heads = {}
         for row in rows.to_dict("records"):
+            # A list, in the order value, low, high: the page holds one for every head and measure.
             heads[str(head_of(row))] = [*row_numbers(row).values()]
         name = measure_name(str(measure))
         measures.append({"measure": str(measure), "name": name, "heads": heads})
@@ -157,6 +159,7 @@ def dev_lines(run: FinishedRun, task: type[Task]) -> list[str]:
         if "dev" in data:
             text = task.read(data["dev"])
         elif "train" in data:
+            # The study had no dev text of its own: it held a part out, in this way.
             _, text = held_out(task.read(data["train"]), data.get("held_out"))
         else:
             return []

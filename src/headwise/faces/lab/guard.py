@@ -32,6 +32,7 @@ class Guard:
     async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
         if scope["type"] != "http":  # no websockets
             return
+        # /TOKEN/page
         token, _, rest = str(scope["path"]).removeprefix("/").partition("/")
         refused = self.refusal(scope, token)
         if refused:
@@ -83,12 +84,14 @@ def host_names(host: str, port: int) -> Callable[[str], bool]:
     """Whether a `Host` is this server's: loopback, also another address of it; bound beyond it,
     also the machine's name and plain addresses (a page of another origin needs a name of its own to
     get here)."""
+    # What a browser on this machine may call the server.
     names = {"127.0.0.1", "localhost", "[::1]", host.lower()}
     beyond = not is_loopback(host)
     if beyond:
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def is_ours(given: str) -> bool:
+        # Browsers leave the usual port out.
         name, number = given, "80"
         if ":" in given and not given.endswith("]"):  # not an IPv6 address without a port
             name, _, number = given.rpartition(":")

@@ -81,6 +81,7 @@ def read_sentence(tokenizer: Any, text: str, most: int) -> Sentence:
     special = set(tokenizer.all_special_ids)
     unknown = tokenizer.unk_token_id  # which is among the special ones
     words = [token for token in ids if token == unknown or token not in special]
+    # A text in a script that the vocabulary lacks: the answer would say nothing.
     if words and set(words) == {unknown}:
         note = "The model knows no word of this text: all its tokens are unknown. " + note
     return sentence_of(tokenizer, ids, note.strip())
@@ -104,6 +105,7 @@ def sentence_of(tokenizer: Any, ids: Sequence[int], note: str = "") -> Sentence:
             begins = not name.startswith("##")
         if token in special or (position and ids[position - 1] in special):
             begins = True
+        # True counts as 1: a new number where a word begins.
         words.append(words[-1] + begins if words else 0)
 
     texts = [token_text(tokenizer, token, name) for token, name in zip(ids, raw, strict=True)]
@@ -141,6 +143,7 @@ def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sen
     links = []
     last: dict[str, int] = {}
     for mention in sorted(tree.mentions, key=lambda mention: mention.head):
+        # The first mention of an entity has none before it, and gets no link.
         before = last.get(mention.entity, mention.head)
         # Mentions inside one another may have the same head.
         if before != mention.head:
@@ -149,6 +152,7 @@ def with_tree(tokenizer: Any, sentence: Sentence, tree: Annotated | None) -> Sen
 
     words = []
     for position, number in enumerate(aligned[0].word_of):
+        # Below 0, and each its own number.
         words.append(number if number >= 0 else -1 - position)
     forms = [word.form for word in tree.words]
     return replace(sentence, words=words, tree={"words": forms, "arcs": arcs, "links": links})

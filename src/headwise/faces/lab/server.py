@@ -48,6 +48,7 @@ def application(session: Session, token: str, hosts: Callable[[str], bool]) -> A
         body = b""
         try:
             async with asyncio.timeout(READING):
+                # Piece by piece: a body that is too long is refused before it is read.
                 async for part in request.stream():
                     body += part
                     if len(body) > BODY:
@@ -104,6 +105,7 @@ async def answer_lines(
     try:
         while True:
             try:
+                # Twice a second somebody looks whether the page still waits.
                 line, last = await asyncio.wait_for(lines.get(), 0.5)
             except TimeoutError:
                 if await disconnected():
@@ -174,9 +176,11 @@ def serve(
 
     opened = listening(host, port)
     number = opened.getsockname()[1]
+    # 128 bits: nobody guesses the address.
     token = secrets.token_urlsafe(16)
     name = opened.getsockname()[0] if is_loopback(host) else host  # localhost may be ::1
     if host in ("0.0.0.0", "::"):
+        # Bound to all addresses: others reach it by the machine's name.
         name = socket.gethostname()
     if ":" in name:
         name = f"[{name}]"

@@ -49,6 +49,7 @@ class Reported(ABC):
         self.read = 0
         for number, batch in enumerate(self.whole()):
             self.size = self.weight(batch)
+            # All processes make all batches, and each works on its own.
             if number % state.num_processes == state.process_index:
                 yield batch
             # Those of other processes, too: every process reports the share of the whole text.
@@ -114,6 +115,7 @@ class Batches(Reported):
         if not hasattr(self.data, "longest"):
             return float((batch["rows"] >= 0).sum())
         asked = (batch["labels"] != IGNORED).sum(1)
+        # The longer side: it decides how many positions a batch has.
         lengths = torch.maximum(source_places(batch).sum(1), asked).double()
         return float((lengths ** (2 if self.by_token else 1)).sum())
 
@@ -227,6 +229,7 @@ class Fold(Reported):
             if documents is not None:
                 # Windows overlap: apart, both halves would have read the same words.
                 numbers = torch.from_numpy(documents[start : start + size])
+            # By number of the sentence in the text, or of its document.
             in_fold = numbers % 2 == self.which
             mine = in_fold & (batch["labels"] != IGNORED).any(1)
             start += size
@@ -266,6 +269,7 @@ class Shuffled(Reported):
 
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""
+        # All in memory: a random order cannot be read from a stream.
         batches = list(self.batches.whole())
         places = []
         for number, batch in enumerate(batches):
@@ -294,6 +298,7 @@ class Shuffled(Reported):
             filling = IGNORED if name.endswith("labels") else 0
             whole = first.new_full((len(tensors), *sizes), filling)
             for row, tensor in enumerate(tensors):
+                # Its own part; the rest stays as padding.
                 whole[row][tuple(map(slice, tensor.shape[1:]))] = tensor[0]
             batch[name] = whole
         self.rows.append(batch["rows"].numpy())

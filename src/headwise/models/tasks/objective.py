@@ -87,6 +87,7 @@ def token_masks(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if "decoder_input_ids" not in batch:
         return {"source": source, "target": source}
     asked = batch["labels"] != IGNORED
+    # From the end: a position counts while a predicted one is there or follows.
     return {"source": source, "target": asked.flip(1).cumsum(1).flip(1) > 0}
 
 
@@ -138,10 +139,12 @@ def losses_of(
     if project is None:
         return sentence_losses(states, labels, places, wrong_labels)
     sentences, positions = asked_places(labels) if places is None else places
+    # N M: only positions that predict something.
     asked = states[sentences, positions]
     gold = labels[sentences, positions]
     if wrong_labels is not None:
         wrong = wrong_labels[sentences, positions]
+        # Less is better, as of a loss: minus the logit difference.
         lost = project.logits_of(asked, wrong) - project.logits_of(asked, gold)
     else:
         lost = project.losses(asked, gold)
@@ -176,6 +179,7 @@ def before_output(
         return None, predict(model, batch)
     # Once for a model: a comparison makes the processor wait for a GPU.
     if model not in PROJECTED:
+        # `own` has the few positions that `few_logits` left.
         PROJECTED[model] = same_logits(project(states[:1, : own.shape[1]]), own)
     if not PROJECTED[model]:
         return None, predict(model, batch)

@@ -82,9 +82,11 @@ class FusedCrossEntropy(torch.autograd.Function):
             slope = (
                 1 - (logits / cap).square() if cap is not None and grad_states is not None else None
             )
+            # −log p(w) = log Σ exp(x) − x_w
             norm = torch.logsumexp(logits, -1, keepdim=True)
             lost = norm - logits.gather(1, gold)
             if smoothing:
+                # The mean of −log p over the vocabulary is norm − mean(x).
                 lost = (1 - smoothing) * lost + smoothing * (norm - logits.mean(1, keepdim=True))
             total += lost.mul_(real).sum()
             if grad_states is None:
@@ -93,6 +95,7 @@ class FusedCrossEntropy(torch.autograd.Function):
             grad = logits.sub_(norm).exp_()
             if smoothing:
                 grad.sub_(smoothing / words)
+            # − (1 − ε) at the label
             grad.scatter_add_(1, gold, grad.new_full(gold.shape, smoothing - 1))
             # The states' gradient is masked below, where it is smaller.
             if grad_weight is not None or grad_bias is not None:
