@@ -1,102 +1,153 @@
-"""What repair gives a translation model whose encoder loses heads: BLEU and chrF of the model cut, and repaired.
+"""What repair gives a translation model whose encoder loses heads: BLEU and chrF of the model cut, repaired, and trained.
 
-    python tools/repair_curve.py firefox/en-pt mono.en dev.en test.en test.pt curve.csv heads.csv 24 16 10
+    python tools/repair_curve.py firefox/en-pt mono.en dev.en test.en test.pt work curve.csv 24 16 10
 
-Layers are fitted on mono.en, which needs no targets, and repair must help on dev. Heads are those of `gradient` in
-heads.csv (a curve.csv of docs/results/firefox) and those of the measure `repair` on mono.en. A row for each model and
-quality, of greedy search on test: its value, and its change to the whole model and to the gradient's heads cut, with
-95 % intervals; what the encoder's states miss on dev, as the decoder reads them; processor seconds of the repair.
+Heads are those of `hw.Greedy(keep=N)`, fitted on mono.en, which needs no targets, and tried on dev.en; with --seed on
+other sentences of mono.en. `cut` are the same heads without repair. --train: also trained from there, as
+`train="distil"`. A row for each model and quality, of greedy search on test: its value and its change to the whole model,
+with 95 % intervals, and processor seconds. Models and translations are kept in the work folder, so that a killed run goes
+on, and the table has all that are there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 import headwise as hw
-from headwise.core.heads import Head, Kind
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
+from headwise.core.options import Greedy
 from headwise.core.qualities import BLEU, CHRF
 from headwise.models.decoding.bleu import translation_answers
-from headwise.models.evaluation.last_states import Inputs
 from headwise.models.model import Model
-from headwise.pruning.repair import SENTENCES, TOKENS, repaired
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders, removal_score
+from headwise.pruning.repair import nearest_repaired, repaired_on
 
-KIND: Kind = "encoder-self"
+TRAINING = hw.Training(batch_tokens=2520)
+
+
+class Known(RemovalScore):
+    """A score whose values were computed before."""
+
+    values: dict[Head, float]
+
+    def __call__(self, mask: HeadMask) -> dict[Head, float]:
+        return self.values
 
 
 def read(file: str) -> list[str]:
     return Path(file).read_text(encoding="utf-8").splitlines()
 
 
-def inputs_of(model: Model, lines: list[str]) -> Inputs:
-    text = model.task.unread(lines)
-    return Inputs.of(model, model.task.batches(text).intact()).thinned(TOKENS)
+def order(model: Model, text: Any, file: Path) -> Known:
+    """The measure `repair` of all heads, kept in a file."""
+    score = removal_score(model, text, "repair", rescore=False, seed=1)
+    if not file.exists():
+        start = time.process_time()
+        values = score(HeadMask.full(model.heads))
+        found = {
+            "seconds": time.process_time() - start,
+            "values": {str(h): v for h, v in values.items()},
+        }
+        file.write_text(json.dumps(found))
+    known = Known(model, score.text, "repair", False, 1)
+    values = json.loads(file.read_text())["values"]
+    known.values = {Head.parse(name): value for name, value in values.items()}
+    return known
 
 
-def orders(model: Model, text: list[str], file: str) -> dict[str, dict[int, set[Head]]]:
-    """The encoder heads that stay, by how they were chosen and how many they are."""
-    table = pd.read_csv(file)
-    table = table[(table.chosen == "gradient") & (table.seed == 1)].drop_duplicates("kept")
-    given = {
-        int(kept): {Head.parse(f"{KIND}/{name}") for name in names.split()}
-        for kept, names in zip(table.kept, table.heads, strict=True)
-    }
-    values = hw.score(model, model.task.unread(text), ["repair"]).of("repair")
-    ranked = sorted(model.heads.only([KIND]), key=lambda head: -values[head])
-    chosen = {count: {*ranked[:count]} for count in range(len(ranked))}
-    return {"gradient": given, "repair": chosen}
+def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, Any]:
+    """What makes each model, and says in how many processor seconds, by name."""
+    lines = read(options.text)
+    random.Random(options.seed).shuffle(lines)
+    text, dev = (hw.Text.from_lines(some) for some in (lines, read(options.dev)))
+    unread, held = model.task.unread(text), model.task.unread(dev)
+
+    def mask_of(count: int) -> HeadMask:
+        place = work / f"{count}.seed-{options.seed}.json"
+        if not place.exists():
+            known = order(model, unread, work / f"order.seed-{options.seed}.json")
+            how = Greedy(keep=count, kinds=["encoder-self"], measure="repair", repair=True)
+            total = model.heads.only(["encoder-self"]).total
+            masks = [
+                mask_without(model.heads, one, total - count) for one in removal_orders(known, how)
+            ]
+            nearest_repaired(model, masks, unread, held).save(place)
+        return HeadMask.read(place)
+
+    def cut(count: int) -> Model:
+        return model.remove(mask_of(count))
+
+    def repaired(count: int) -> Model:
+        return repaired_on(model, mask_of(count), unread, held)
+
+    def trained(count: int) -> Model:
+        how = Greedy(
+            keep=count, measure="repair", repair=True, train="distil", epochs=options.epochs
+        )
+        return hw.prune(model, text, how, dev=dev, training=TRAINING)
+
+    ways = {"cut": cut, "repaired": repaired}
+    if options.train:
+        ways["trained"] = trained
+    return ways
 
 
 def main(options: argparse.Namespace) -> None:
     model = hw.load(options.model)
-    text = read(options.text)[:SENTENCES]
-    fitted, dev = inputs_of(model, text), inputs_of(model, read(options.dev))
+    work = Path(options.work)
+    work.mkdir(parents=True, exist_ok=True)
     sources, references = read(options.test), read(options.references)
-    systems = [model.translate(sources, beam=1)]
-    facts: list[dict[str, object]] = [{"kept": model.heads.only([KIND]).total, "heads": "whole"}]
-    chosen = orders(model, text, options.heads)
+
+    def note(name: str, make: Any) -> None:
+        place = work / f"{name}.out.json"
+        if place.exists():
+            return
+        start = time.process_time()
+        made = make()
+        seconds = time.process_time() - start
+        written = made.translate(sources, beam=1, batch=50)
+        place.write_text(json.dumps({"seconds": seconds, "translations": written}))
+
+    note("whole", lambda: model)
     for count in options.counts:
-        for order, kept in chosen.items():
-            gone = [head for head in model.heads.only([KIND]) if head not in kept[count]]
-            mask = hw.HeadMask.full(model.heads).without(gone)
-            start = time.process_time()
-            made = repaired(model, mask, fitted, dev)
-            seconds = time.process_time() - start
-            fact = {"kept": count, "heads": order}
-            if order == "gradient":
-                facts.append({**fact, "repaired": False, "missed": made.before, "seconds": 0.0})
-                systems.append(model.remove(mask).translate(sources, beam=1))
-            facts.append({**fact, "repaired": True, "missed": made.after, "seconds": seconds})
-            systems.append(made.model.translate(sources, beam=1))
-    answers = translation_answers(systems, references, (BLEU, CHRF))
+        for way, make in models(options, model, work).items():
+            note(f"{count}.{way}.seed-{options.seed}", lambda make=make, count=count: make(count))
+
+    places = sorted(work.glob("*.out.json"), key=lambda place: place.name != "whole.out.json")
+    found = [json.loads(place.read_text()) for place in places]
+    answers = translation_answers([one["translations"] for one in found], references, (BLEU, CHRF))
     rows = []
     for quality in (BLEU, CHRF):
         own = answers.by(quality)
-        cut = 0
-        for place, fact in enumerate(facts):
-            if fact.get("repaired") is False:
-                cut = place
-            row = {**fact, "quality": quality.name, "value": own.value(place)}
-            for name, to in (("whole", 0), ("cut", cut)):
-                if place != to:
-                    change = own.change(place, to)
-                    row |= {
-                        name: change.value,
-                        f"{name}_low": change.low,
-                        f"{name}_high": change.high,
-                    }
+        for number, place in enumerate(places):
+            kept, way, seed = place.name.split(".")[:3] if number else ["48", "whole", "-"]
+            row = {"kept": int(kept), "model": way, "seed": seed.removeprefix("seed-")}
+            row |= {"quality": quality.name, "value": own.value(number)}
+            row |= {"seconds": found[number]["seconds"]}
+            if number:
+                change = own.change(number, 0)
+                row |= {"change": change.value, "low": change.low, "high": change.high}
             rows.append(row)
-    pd.DataFrame(rows).to_csv(options.out, index=False, float_format="%.4g")
+    table = pd.DataFrame(rows).sort_values(["quality", "kept", "model", "seed"])
+    table.to_csv(options.out, index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    for name in ("model", "text", "dev", "test", "references", "out", "heads"):
+    for name in ("model", "text", "dev", "test", "references", "work", "out"):
         parser.add_argument(name)
     parser.add_argument("counts", type=int, nargs="+")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--epochs", type=int, default=2)
     main(parser.parse_args())

@@ -95,6 +95,29 @@ def test_a_copy_of_another_head_is_restored(family: str) -> None:
     assert made.after < 1e-6 * made.before
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_values_are_fitted_where_that_pays(family: str) -> None:
+    """A head that stays reads other states than before, where the outputs alone cannot give what is lost: in a layer
+    whose heads attend alike, all heads together are one map of the states, as wide as the head that stays is."""
+    model = model_of(family)
+    site = [site for site in model.heads.sites if site.kind == model.heads.kinds[0]][-1]
+    modules = dict(model.hf.named_modules())
+    layer = matrices(modules, model.discovery.names[site], model.heads.count(site), 4)
+    gone = Head(*site, 1)
+    with torch.no_grad():
+        layer.outputs()[:, [2, 3]] = 0  # the two others attend as they like and add nothing
+        for name, projection in layer.inputs().items():
+            for part, rows in layer.parts(name):
+                if part in ("q", "k"):
+                    by_output(projection)[rows[1]] = by_output(projection)[rows[0]]
+                    if projection.bias is not None:
+                        projection.bias[rows[1]] = projection.bias[rows[0]]
+        layer.outputs()[:, 0] = 0  # the head that stays did nothing: its values do not matter
+    mask = HeadMask.full(model.heads).without([gone])
+    made = repaired(model, mask, text_of(model, 100), text_of(model, seed=1))
+    assert made.taken and made.after < 1e-2 * made.before
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_all_heads_nothing_changes(family: str) -> None:
     model = model_of(family)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -40,6 +41,7 @@ from headwise.models.evaluation.last_states import (
 from headwise.models.evaluation.least_squares import Moments, held_out_fit
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
+from headwise.pruning.value_fit import Values, held_out_values
 
 SENTENCES = 2000  # of a text, at most
 TOKENS = 50_000  # of them, about
@@ -80,7 +82,7 @@ def repaired(
         with warnings.catch_warnings(action="ignore"):  # said of the model that stays
             tried = {drift: fitted(model, mask, part, judge, drift) for drift in ways}
         ways = [min(tried, key=lambda drift: tried[drift].after)]
-    return fitted(model, mask, text, judge, ways[0], progress)
+    return fitted(model, mask, text, judge, ways[0], progress, with_values=True)
 
 
 def fitted(
@@ -90,6 +92,8 @@ def fitted(
     judge: LastStates,
     drift: bool,
     progress: Report = silent,
+    *,
+    with_values: bool = False,
 ) -> Repaired:
     """The model repaired in one way; where that does not help, only cut."""
     smaller = model.remove(mask, grow=True)
@@ -101,7 +105,8 @@ def fitted(
     for number, layer in enumerate(layers):
         progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
         if layer in to_fit:
-            fit(whole, small, layer, text, drift)
+            values = Values.of(smaller, layer.site) if with_values else None
+            fit(whole, small, layer, text, drift, values)
         following = layers[number + 1].block if number + 1 < len(layers) else ""
         if following != layer.block:
             whole.finish(layer.block)
@@ -197,8 +202,11 @@ def stack_of(kind: Kind) -> str:
     return "encoder" if kind == "encoder-self" else "decoder"
 
 
-def fit(whole: Stages, small: Stages, layer: Sublayer, text: Inputs, drift: bool) -> None:
-    """Fit the output projection of one layer of the smaller model, in place."""
+def fit(
+    whole: Stages, small: Stages, layer: Sublayer, text: Inputs, drift: bool, values: Values | None
+) -> None:
+    """Fit the output projection of one layer of the smaller model, in place; and its values, where that pays on the tokens
+    held out."""
     out = cast(nn.Linear, small.modules[layer.out])
     weight = by_output(out).detach().double().cpu().t()
     constant = out.bias is not None
@@ -206,12 +214,27 @@ def fit(whole: Stages, small: Stages, layer: Sublayer, text: Inputs, drift: bool
         return
     start = torch.cat([weight, out.bias.detach().double().cpu()[None]]) if constant else weight
     fitted, held = (Moments.empty(len(weight), weight.shape[1], constant) for _ in range(2))
+    wide = None
+    if values is not None:
+        states = values.width * len(values.rows)
+        wide = [Moments.empty(states, weight.shape[1], constant, torch.float32) for _ in range(2)]
     side, _ = sides_of_site(layer.site)
     for number, masks in enumerate(text.places):
-        features, targets, weights = pairs(whole, small, layer, number, drift)
+        with values.reading() if values and wide else nullcontext([]) as attended:
+            features, targets, weights = pairs(whole, small, layer, number, drift)
         text.add(fitted, held, number, masks[side], features, targets, weights)
+        if values and wide:
+            if attended and values.explains(attended[0], features):
+                text.add(*wide, number, masks[side], attended[0], targets, weights)
+            else:
+                wide = None
     (fitted + held).refuse_unsound(layer.out)
-    best = held_out_fit(fitted, held, start)
+    missed, best = held_out_fit(fitted, held, start)
+    if values and wide:
+        missed_then, (own, outputs, bias) = held_out_values(*wide, values.start())
+        if missed_then < missed:
+            values.write(own, outputs, bias)
+            return
     write(out, best, constant)
 
 
@@ -256,7 +279,7 @@ def reread(whole: Stages, small: Stages, model: Model, end: End, text: Inputs) -
         own, wanted = small.last_states(number, end), whole.last_states(number, end)
         text.add(fitted, held, number, masks["source"], own, wanted, torch.ones_like(own[..., 0]))
     start = torch.eye(size + constant, size, dtype=torch.float64)
-    best = held_out_fit(fitted, held, start)
+    _, best = held_out_fit(fitted, held, start)
     for linear in linears:
         weight = by_output(linear)
         wide = weight.detach().double().cpu()

@@ -30,24 +30,29 @@ class Moments:
     constant: bool
     square: float = 0.0
     tokens: int = 0
+    # of the products of a batch; their sums are in float64
+    product: torch.dtype = torch.float64
 
     @classmethod
-    def empty(cls, features: int, targets: int, constant: bool) -> Moments:
+    def empty(
+        cls, features: int, targets: int, constant: bool, product: torch.dtype = torch.float64
+    ) -> Moments:
         size = features + constant
         gram = torch.zeros(size, size, dtype=torch.float64)
-        return cls(gram, torch.zeros(size, targets, dtype=torch.float64), constant)
+        cross = torch.zeros(size, targets, dtype=torch.float64)
+        return cls(gram, cross, constant, product=product)
 
     def add(self, features: Tensor, targets: Tensor, weights: Tensor) -> None:
         """Add tokens. features N n, without the constant; targets N M; weights N: how much a token's error counts, as a
         factor of its error (not of its square)."""
         # Some devices have no float64.
         place = "cpu" if features.device.type == "mps" else features.device
-        scale = weights.to(place).double()[:, None]
-        wide = features.to(place).double()
+        scale = weights.to(place, self.product)[:, None]
+        wide = features.to(place, self.product)
         if self.constant:
             wide = torch.cat([wide, wide.new_ones(len(wide), 1)], 1)
         wide = wide * scale
-        wanted = targets.to(place).double() * scale
+        wanted = targets.to(place, self.product) * scale
         self.gram += (wide.t() @ wide).cpu()
         self.cross += (wide.t() @ wanted).cpu()
         self.square += float(wanted.square().sum())
@@ -94,8 +99,9 @@ class Moments:
         return start + moved
 
 
-def held_out_fit(fit: Moments, held: Moments, start: Tensor) -> Tensor:
-    """The fit on all tokens, with the ridge that is best on those held out; `start` where none improves on it there.
+def held_out_fit(fit: Moments, held: Moments, start: Tensor) -> tuple[float, Tensor]:
+    """What is missed of the tokens held out, and the fit on all of them with the ridge that is best there; `start` where
+    none improves on it.
 
     fit, held: of different tokens. start: weights n M towards which the ridge pulls.
     """
@@ -104,7 +110,7 @@ def held_out_fit(fit: Moments, held: Moments, start: Tensor) -> Tensor:
         missed = held.missed(fit.fitted(start, strength))
         if missed < least:
             least, best = missed, strength
-    return start if best is None else (fit + held).fitted(start, best)
+    return least, start if best is None else (fit + held).fitted(start, best)
 
 
 def without_blocks(
