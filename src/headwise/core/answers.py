@@ -125,6 +125,7 @@ class Answers:
 
     def value(self, model: int = 0) -> float:
         """The quality of a model on the text."""
+        # The text itself is a resample in which every unit is drawn once.
         return float(self.resampled(np.ones((1, len(self.weights))), model)[0])
 
     def drawn(self, model: int = 0, seed: int = 0) -> np.ndarray:
@@ -151,6 +152,7 @@ class Answers:
             ends = proportion_interval if self.is_of_trials else clustered_proportion_interval
             if self.is_of_trials:
                 asked, found = asked.sum(), found.sum()
+            # Shares are in percent everywhere.
             low, high = (float(100 * end) for end in ends(found, asked))
             return Number(value, low, high, units=self.units)
         if self.units < FEWEST_UNITS:
@@ -185,6 +187,7 @@ class Answers:
         """
         value = self.difference(model, to)
         if self.is_of_trials:
+            # +1: only the first model has it right; −1: only the other.
             moved = self.own(model)[:, 1] - self.own(to)[:, 1]
             gained, lost = int((moved > 0).sum()), int((moved < 0).sum())
             ends = paired_proportion_interval(gained, lost, len(moved))
@@ -195,6 +198,7 @@ class Answers:
         differ = np.flatnonzero((self.own(model) != self.own(to)).any(1))
         if not len(differ):
             return self.without_spread(0.0, self.value(model), 1.0)
+        # The same seed: both models are drawn with the same units, which is what makes it paired.
         drawn = self.quality.change(self.drawn(to, seed), self.drawn(model, seed))
         p = float(paired_bootstrap_p(drawn, self.units))
         # Where few units differ, many resamples are alike, and the bootstrap finds too much.
@@ -214,6 +218,7 @@ class Answers:
         assert value is not None
         swaps = np.array(list(product((0, 1), repeat=len(differ))))  # the first swaps none
         own, others = self.own(model), self.own(to)
+        # What each way of swapping adds to the sums of the first model, and takes from the other's.
         moved = swaps @ (others[differ] - own[differ])
         ours = value(own.sum(0) + moved)
         theirs = value(others.sum(0) - moved)
@@ -263,6 +268,7 @@ class Similarities(Answers):
             return np.full(len(table), 100.0)
         # Sentences are drawn, not pairs: pairs that share a sentence are not independent.
         places = np.unique(self.members, return_inverse=True)[1].reshape(self.members.shape)
+        # A pair of two sentences drawn twice and three times counts six times.
         weights = (row[places].prod(1) for row in table)
         return 100 * rank_correlations(self.stats[:, model, 0], self.reference, weights)
 

@@ -94,6 +94,7 @@ class HeadMask:
                 raise HeadwiseError(
                     f"The layout has {len(counts)} {kind} layers, but lists kept heads of {listed}."
                 )
+        # One row a layer: the numbers of the heads that it keeps.
         rows = [
             (kind, layer, row)
             for kind, layers in data["kept"].items()
@@ -136,10 +137,13 @@ def key_value_heads(served_by: list[int], origin: list[int]) -> tuple[list[int],
     served_by: for every kept query head, its key/value head. origin: for every key/value head, the head of the original
     model that it is (a copy of).
     """
+    # By their first number: copies of one head are one group.
     groups = [origin[head] for head in served_by]
     shares = {groups.count(group) for group in groups}
     if len(shares) == 1:
+        # One head of each group, the first of its copies.
         return [served_by[groups.index(group)] for group in dict.fromkeys(groups)], shares.pop()
+    # Groups of different sizes: grouped attention cannot express them, so each query head gets a copy.
     return served_by, 1
 
 

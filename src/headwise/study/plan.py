@@ -66,6 +66,7 @@ class Strict(BaseModel):
 
 def changed(options: type[BaseModel], name: str, default: Any) -> Any:
     """A field of a class of options, with another default."""
+    # A copy: the class of Python keeps its own default.
     field = copy(options.model_fields[name])
     field.default = default
     return field
@@ -216,6 +217,7 @@ class Sweep(Pruning, FineTuning):
     @classmethod
     def listed(cls, value: Any) -> Any:
         """One value is a list of one; a range of penalties is so many λ in equal ratios."""
+        # Any of its keys: a range that lacks one is refused as a range.
         if isinstance(value, dict) and {"from", "to", "count"} & {*value}:
             return penalty_range(value)
         return value if isinstance(value, list) else [value]
@@ -235,6 +237,7 @@ class Sweep(Pruning, FineTuning):
     @property
     def training_options(self) -> dict[str, Any]:
         """What goes into a fine-tuned model besides the variant itself."""
+        # Those two tell the variants of a sweep apart.
         return self.model_dump(include={*Gates.model_fields} - {"keep", "penalty"})
 
     @property
@@ -393,6 +396,7 @@ def penalty_range(ends: dict[str, Any]) -> list[float]:
         raise ValueError(
             "a range of penalties needs numbers 0 < from < to, and a count from 2 to 1000"
         )
+    # λ_i = low (high / low)^(i / (n − 1)), in three digits, as names of models have it.
     return [float(f"{low * (high / low) ** (i / (count - 1)):.3g}") for i in range(count)]
 
 
@@ -449,10 +453,14 @@ class Plan(Strict):
         return sweeps
 
     @model_validator(mode="after")
-    def consistent(self) -> Plan:
+    def names_sweeps(self) -> Plan:
         names = [sweep.name for sweep in self.pruning]
         if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
             raise ValueError("every [[pruning]] of several needs a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def names_seeds(self) -> Plan:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("no seed may be there twice")
         wanted = {seed for sweep in self.pruning for seed in sweep.seeds}
@@ -461,28 +469,46 @@ class Plan(Strict):
             raise ValueError(
                 f"a sweep is for the seeds {sorted(unknown)}, which are not among the plan's seeds"
             )
+        return self
+
+    @model_validator(mode="after")
+    def keeps_folders_apart(self) -> Plan:
         # Some file systems take A and a for one folder.
         for names in (list(self.languages), [sweep.name for sweep in self.pruning if sweep.name]):
             small = [name.lower() for name in names]
             twice = [name for name in names if small.count(name.lower()) > 1]
             if len(set(twice)) > 1:
                 raise ValueError(f"{' and '.join(twice)} would share a folder: name them apart")
+        return self
+
+    @model_validator(mode="after")
+    def fits_its_model(self) -> Plan:
         named = {name for sweep in self.pruning for name in sweep.controls}
         untrained = sorted(name for name in named if control[name].random_weights)
         if untrained and isinstance(self.model, str):
             raise ValueError(
                 f"the control {', '.join(untrained)} trains from random weights, but this plan takes a trained model"
             )
+        # The heads of a given model are known when it is loaded, and checked then.
         if isinstance(self.model, Architecture):
             for sweep in self.pruning:
                 refuse_counts(self.model.head_map, sweep)
-        for number, sweep in enumerate(self.pruning):
-            if isinstance(sweep, GateSweep | TopKSweep) and isinstance(self.model, Architecture):
-                self.pruning[number] = sweep.with_train(sweep.train or "all")
-        any_one_sided = any(
-            True in data.one_sided for data in (self.data, *self.languages.values())
-        )
-        if any_one_sided and isinstance(self.model, Architecture):
+        return self
+
+    @model_validator(mode="after")
+    def fills_in_what_trains(self) -> Plan:
+        """The one validator that changes the plan: of a model that is trained here, gates train all weights where nothing
+        else is said. Of a given model its task says it (`RunContext.sweeps`)."""
+        if isinstance(self.model, Architecture):
+            for number, sweep in enumerate(self.pruning):
+                if isinstance(sweep, GateSweep | TopKSweep):
+                    self.pruning[number] = sweep.with_train(sweep.train or "all")
+        return self
+
+    @model_validator(mode="after")
+    def trains_on_pairs(self) -> Plan:
+        texts = (self.data, *self.languages.values())
+        if isinstance(self.model, Architecture) and any(True in data.one_sided for data in texts):
             raise ValueError(
                 "translation models are trained on pairs, but a text is one-sided: name both of its files"
             )
@@ -498,6 +524,7 @@ class Plan(Strict):
             sweeps = []
             for sweep in self.pruning:
                 if not sweep.seeds or seed in sweep.seeds:
+                    # A run has one seed, so nothing is left to choose.
                     sweeps.append(sweep.model_copy(update={"seeds": []}))
             folders = []
             if self.languages:
@@ -517,6 +544,7 @@ class Plan(Strict):
 
     def to_toml(self) -> str:
         """The plan with all defaults filled in. What it leaves to the task of a given model stays open."""
+        # TOML has no word for nothing.
         values = self.model_dump(exclude_none=True)
         if isinstance(self.model, str):
             for section, fields in LEFT_TO_TASK.items():
@@ -529,6 +557,7 @@ class Plan(Strict):
                     and "train" not in written
                     and "learning_rate" not in sweep.model_fields_set
                 ):
+                    # Written down, it would stay when what trains is decided otherwise.
                     del written["learning_rate"]
         if len(values["pruning"]) == 1:
             values["pruning"] = values["pruning"][0]
@@ -589,6 +618,7 @@ def make_plan(
     typed = dict(typed or {})
     for setting in settings:
         change_setting(data, setting)
+        # So that an error names what was typed, not a line of a file that nobody wrote.
         typed[setting.partition("=")[0].strip()] = f"--set {setting}"
     try:
         plan = validated(Plan, data, source, typed)
@@ -648,6 +678,7 @@ def change_setting(data: dict[str, Any], setting: str) -> None:
             )
         data = inner
     try:
+        # 3, true and [1, 2] by the rules of TOML.
         data[last] = change_texts(tomllib.loads(f"value = {value}")["value"], expand)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):
         data[last] = expand(value)

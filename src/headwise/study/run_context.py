@@ -169,6 +169,7 @@ class RunContext:
         """
         if split not in self.texts:
             text = self.opened(split)
+            # What finished steps have read: another text would mix two in one table.
             before = {record["texts"].get(split) for record in self.store.records().values()} - {
                 None
             }
@@ -208,6 +209,7 @@ class RunContext:
         if data.dev is None and split != "test":
             train: AnyText
             dev: AnyText
+            # Read twice, for train and for dev: both halves come out the same each time.
             train, dev = held_out(self.completed(data.train), data.held_out)
             return train if split == "train" else dev
         return self.completed(getattr(data, split), split != "train" or self.reads_targets)
@@ -329,6 +331,7 @@ class RunContext:
 
     def allows(self, name: str) -> bool:
         """Whether the task provides what a measure needs of it."""
+        # Those a task cannot say: discovery does.
         of_the_model = {"attention", "weights"}
         return {*measure[name].needs} - of_the_model <= self.task.provides
 
@@ -357,6 +360,7 @@ class RunContext:
         if self.made_in_memory is not None:
             return given
         # Its weights are in memory already; all else is as in the copy of the run.
+        # Shallow: the weights are the same ones.
         copied = copy(given)
         copied.name = str(self.folder / "model")
         copied.source = self.folder / "model"
@@ -383,6 +387,7 @@ class RunContext:
         if self.made_in_memory is not None:
             return self.full.remove(HeadMask.full(self.full.heads), grow=True)
         self.last_pruned = ((), None)
+        # A cached property: the next question reads it again.
         vars(self).pop("full", None)
         if self.memory is None:
             self.load_given.model = None

@@ -81,6 +81,7 @@ class Study:
         """The build of the name `goal`, and all that it waits for, however far away."""
         every = self.builds()
         wanted = {goal}
+        # From the end: what a wanted build waits for is looked at after it.
         for name in reversed(build_order(every)):
             build = next(build for build in every if build.name == name)
             if name in wanted:
@@ -96,6 +97,7 @@ class Study:
             later = build.step.late_in_other_runs and build.run.name != first
             return later or build.step.after_everything_else
 
+        # Stable: the late ones behind, all else in its order.
         return sorted(every, key=is_late)
 
     def builds_of(self, name: str, stages: Collection[str]) -> Iterator[Build]:
@@ -252,6 +254,7 @@ def finish(
     """The tables of and over all runs, whatever failed; weights that the plan does not keep; the pages."""
     plan = study.plan
     for folder, run in study.runs.items():
+        # Also after a failure: what is there is a result.
         study.write_tables(folder)
         schedule = study.schedule(folder)
         if "evaluate" in stages and not outcome.failed:
@@ -301,6 +304,7 @@ def make_model(plan: Plan, out: Path, progress: Progress, memory: InMemory, goal
     device = str(device_of(memory.model.hf))
     main = PartialState(cpu=device == "cpu").is_main_process
     study = Study(plan, out, device, progress, memory=memory)
+    # Asked again after every step that may reveal more, as in a whole study.
     list_builds = partial(study.builds_before, goal)
     executor = LocalExecutor(study, progress)
     with kept(plan, out, main) if memory.made is None else nullcontext():
@@ -343,6 +347,7 @@ def dry_run(
         lines = preflight(plan, runs, study.builds(), device, study.given)
         given = study.given() if isinstance(plan.model, str) else None
         for run in runs:
+            # Read here, though nothing is run: a wrong file is found before the night, not in it.
             texts = (run.text("train"), run.text("dev"))
             if given is not None:
                 for text in texts:

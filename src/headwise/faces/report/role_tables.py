@@ -78,6 +78,7 @@ def of_control(found: RolesFolder, name: str) -> pd.DataFrame:
 def with_categories(roles: pd.DataFrame) -> pd.DataFrame:
     """Roles with the category of each, the highest score first; of a head the best of each category."""
     named = roles.assign(category=[category(measure) for measure in roles["measure"]])
+    # So that of equal rows the best one stays below.
     ordered = named.sort_values("value", ascending=False, kind="stable")
     keys = [name for name in ("control", *HEAD_COLUMNS, "category") if name in ordered]
     return ordered.drop_duplicates(keys)
@@ -101,6 +102,7 @@ def _text_facts(found: RolesFolder) -> list[tuple[str, list[tuple[str, str, str]
     for name, part in found.facts["coverage"].items():
         split = part["split_words"] / max(part["words"], 1)
         unknown = part["unknown_subwords"] / max(part["subwords"], 1)
+        # What of the text was read at all: a low number says that the other numbers mean little.
         used = f"{part['used']:,} of {part['sentences']:,} sentences used, {part['words']:,} words"
         merged = part["merged_words"] / max(part["words"] + part["merged_words"], 1)
         shares = f"{percent(split)} in several subwords, {percent(unknown, 1)} unknown subwords"
@@ -143,6 +145,7 @@ def _rule(found: RolesFolder) -> dict[str, str]:
         declared.name for measure in set(found.table["measure"]) if (declared := role_of(measure))
     }
     rules = [f"positional {role['positional'].threshold:g} of the tokens at one offset"]
+    # Roles with one margin are said together.
     margins: dict[float, list[str]] = {}
     for declared in ordered_roles():
         if declared.name in names and declared.margin is not None:
@@ -171,12 +174,14 @@ def best_heads_table(found: RolesFolder) -> Table | None:
     # Sorted upwards, so the last row of a measure is its best head.
     best = scored.drop_duplicates("measure", keep="last").set_index("measure", drop=False)
     confirmed = {(head_of(row), row["measure"]) for row in found.roles.to_dict("records")}
+    # By how much the best head of each found role is above its baseline.
     gains = (found.roles["value"] - found.roles["baseline"]).groupby(found.roles["measure"]).max()
     shown = [name for kind in kinds_with_roles(found) for name in expected_roles(kind)]
     shown += [*gains.sort_values(ascending=False).index]
     untrained = of_control(found, UNTRAINED).dropna(subset=["value"])
 
     def best_untrained(row: Any) -> str:
+        # The best head of each untrained model: what luck alone finds.
         own = of_kind(untrained[untrained["measure"] == row["measure"]], row["kind"])
         values = own.groupby("control")["value"].max()
         if values.empty:

@@ -60,6 +60,7 @@ class Labelled(TrainingData):
             return {"ids": self.ids_of(rows, tokenizer)}
 
         self.dataset = mapped(text, tokenizer, ids, cache)
+        # Before any training: a label that is no class is refused here.
         self.labels = self.labels_of(text, tokenizer, model)
         long = lengths(self.dataset, "ids")
         self.rows = np.flatnonzero((long > 0) & (long <= max_length))
@@ -94,6 +95,7 @@ class Labelled(TrainingData):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Rows by index; −1 is the first row without its labels."""
         # An empty row would have no last token, which causal classifiers read.
+        # −1 takes the first row, whose labels are left out below.
         places = self.rows[np.maximum(indices, 0)]
         rows = []
         for index, place, ids in zip(indices, places, self.dataset[places]["ids"], strict=True):
@@ -110,6 +112,7 @@ class Labelled(TrainingData):
     def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[Batch]:
         """The text once, shortest first, in batches of at most `tokens` tokens: input_ids and attention_mask B S,
         labels B 1 or B S, rows (the row of each text). Nothing is ever hidden."""
+        # A longer text is alone in its batch.
         sampler = TokenBatches(self, max(tokens, int(self.longest.max())), seed=0, shuffle=False)
         for indices in sampler:
             there = [index for index in indices if index >= 0]
@@ -185,6 +188,7 @@ def pieces(
                 f"A {type(tokenizer).__name__} does not say which word each of its tokens is of, as '{words[0][:30]}': save "
                 "the model with a fast tokenizer (tokenizer.json)."
             )
+        # The tokens that are not special belong to the words in their order.
         places = iter(of_words)
         return ids, first_tokens([None if each else next(places) for each in special])
     read = tokenizer(" ".join(words), return_offsets_mapping=True, return_special_tokens_mask=True)
@@ -276,7 +280,9 @@ def refuse_other_class_loss(model: PreTrainedModel) -> None:
             asked = logits[..., 0]
             numbers = torch.arange(asked.numel(), device=device_of(model)) % config.num_labels
             labels = numbers.view_as(asked)
+            # With labels a model gives its own loss.
             output = output_of(model, {**inputs, "labels": labels})
+            # The mean, as transformers' losses are.
             ours = summed_class_loss(output.logits, labels) / labels.numel()
     except (ValueError, RuntimeError, IndexError) as error:
         raise HeadwiseError(

@@ -129,6 +129,7 @@ class Lines:
         mask = padded([[1] * len(row) for row in rows], 0, None)
         if self.causal:
             labels = torch.full_like(ids, IGNORED)
+            # labels[t] = ids[t + 1]; the last position predicts nothing.
             labels[:, :-1] = torch.where(mask[:, 1:].bool(), ids[:, 1:], IGNORED)
             return {"input_ids": ids, "attention_mask": mask, "labels": labels}
         hidden = [
@@ -143,9 +144,11 @@ def windows_of(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The windows of sentences of these lengths, as in `Lines`: by window, the number of its sentence, the place of its
     first token in the sentence, and its length."""
+    # Tokens that the first window does not reach: one more window for each `stride` of them, or a part.
     beyond = np.maximum(lengths - max_length, 0)
     windows = 1 + -(-beyond // stride)
     sentences = np.repeat(np.arange(len(lengths)), windows)
+    # The number of a window in its sentence: 0, 1, 2 …
     number = np.arange(len(sentences)) - np.repeat(np.cumsum(windows) - windows, windows)
     starts = number * stride
     return sentences, starts, np.minimum(lengths[sentences] - starts, max_length)
@@ -217,6 +220,7 @@ class Packed(TrainingData):
                 f"The tokenizer makes no tokens of '{text.name}': give other text, or the model's own tokenizer."
             )
         self.length = min(length, len(self.stream))
+        # All rows are alike, so there is one bucket.
         self.longest = np.full(-(-len(self.stream) // self.length), self.length)
 
     def __len__(self) -> int:
@@ -224,6 +228,7 @@ class Packed(TrainingData):
 
     def ended(self, row: list[int], end: int | None) -> list[int]:
         # Without any mark between them a model would read two sentences as one.
+        # No special token at either end.
         bare = not row or not {row[0], row[-1]} & self.special
         return [*row, end] if bare and end is not None else row
 
@@ -232,6 +237,7 @@ class Packed(TrainingData):
         return [self[index] for index in indices]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        # `EpochBatches` counts on over the epochs.
         epoch, place = divmod(max(index, 0), len(self))
         # One token more than a row: the last one predicts the first of the next row.
         tokens = self.stream.slice(place * self.length, self.length + 1).to_numpy()
@@ -262,6 +268,7 @@ class EpochBatches(TokenBatches):
 
     def __iter__(self) -> Iterator[list[int]]:
         for rows in super().__iter__():
+            # Row n of epoch e is number e · rows + n.
             first = self.epoch * len(self.lengths)
             yield [row if row < 0 else first + row for row in rows]
 
