@@ -142,6 +142,7 @@ def load(
         )
     device = usable(device)
     number_type = number_type_of(dtype)
+    # home: what belongs to the model as a whole; path: where its weights are, which may be a folder inside.
     home = path = folder_of(spec)
     local = path.exists()
     source = str(path if local else spec)
@@ -158,6 +159,7 @@ def load(
         refuse_code(source)
         config = config_of(source)
         layout = layout_of_config(source, config)
+        # Of transformers 4, which cut heads by itself.
         cut = getattr(config, "pruned_heads", None)
         if layout is not None and not local:
             # Transformers would fetch a stock model's files; a pruned one is read here.
@@ -178,6 +180,7 @@ def load(
             hf = load_whole(source, config, model_class, number_type, devices)
         else:
             offloaded = device if device_map else None
+            # Uneven layers: no class of transformers can be built so.
             hf = load_pruned(path, config, model_class, layout, number_type, offloaded)
         if (path / "generation_config.json").exists():
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
@@ -193,34 +196,40 @@ def load(
     except HeadwiseError:
         raise
     except Exception as error:  # of transformers, safetensors or tokenizers, about the user's files
-        # Torch says that memory is short by a RuntimeError.
-        if isinstance(error, MemoryError) or "allocate" in str(error):
-            raise HeadwiseError(
-                f"{spec} cannot be loaded: there is not enough memory ({end_of_sentence(error)}). Give --dtype bfloat16, "
-                "or in Python device_map='disk'."
-            ) from error
-        # Transformers advises this option, which would fill the layers with random weights.
-        if "ignore_mismatched_sizes" in str(error):
-            raise HeadwiseError(
-                f"The weights in {spec} do not fit its layout: some have other sizes than its configuration says. Copy or "
-                "save it again."
-            ) from error
-        is_not = f"'{spec}' is not a local folder, and not"
-        remedy = "Correct the name, or give a folder."
-        if local:
-            for file in sorted(path.iterdir()):
-                refuse_pointer(file)
-            is_not = f"{spec} is a folder, but not"
-            remedy = "Copy or save it again, or correct its config.json."
-        if isinstance(error, ImportError):
-            remedy = "Install what it needs, or give the model in another format."
-        raise HeadwiseError(
-            f"{is_not} a complete model that transformers can load: {end_of_sentence(error).rstrip('.')}. {remedy}"
-        ) from error
+        raise unloadable(error, str(spec), path if local else None) from error
     model = Model(hf, tokenizer, name, layout, allow_partial, home if local else None)
     if layout is not None:
         note_origins(model.discovery, layout)
     return model
+
+
+def unloadable(error: Exception, spec: str, folder: Path | None) -> HeadwiseError:
+    """A sentence for an error of another library about the user's files. folder: with them; None for a name of the hub."""
+    # Torch says that memory is short by a RuntimeError.
+    if isinstance(error, MemoryError) or "allocate" in str(error):
+        return HeadwiseError(
+            f"{spec} cannot be loaded: there is not enough memory ({end_of_sentence(error)}). Give --dtype bfloat16, "
+            "or in Python device_map='disk'."
+        )
+    # Transformers advises this option, which would fill the layers with random weights.
+    if "ignore_mismatched_sizes" in str(error):
+        return HeadwiseError(
+            f"The weights in {spec} do not fit its layout: some have other sizes than its configuration says. Copy or "
+            "save it again."
+        )
+    is_not = f"'{spec}' is not a local folder, and not"
+    remedy = "Correct the name, or give a folder."
+    if folder is not None:
+        # The usual cause of files that no library can read.
+        for file in sorted(folder.iterdir()):
+            refuse_pointer(file)
+        is_not = f"{spec} is a folder, but not"
+        remedy = "Copy or save it again, or correct its config.json."
+    if isinstance(error, ImportError):
+        remedy = "Install what it needs, or give the model in another format."
+    return HeadwiseError(
+        f"{is_not} a complete model that transformers can load: {end_of_sentence(error).rstrip('.')}. {remedy}"
+    )
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -252,6 +261,7 @@ def refuse_wordless(source: str, tokenizer: Any) -> None:
     words = MOST_SPECIAL
     if len(tokenizer) < MOST_SPECIAL:
         special = {*tokenizer.added_tokens_encoder, *tokenizer.all_special_tokens}
+        # Counted only where there are few: it takes its time.
         words = len({*tokenizer.get_vocab()} - special)
     if words < FEWEST_WORDS:
         lost = f": {' or '.join(missing)} is missing" if missing else ""
@@ -455,6 +465,7 @@ def refuse_other_weights(path: Path, config: Any, model_class: Any) -> None:
         return  # loading the weights says what is damaged
     stored = sum(shape.numel() for shape in shapes.values())
     # The names of layers' weights have the layer's number between two dots.
+    # `model.layers.11.mlp…` is of a model of twelve layers at least.
     numbers = [int(number) for name in shapes for number in re.findall(r"\.(\d{1,9})\.", name)]
     layers = max(numbers, default=-1) + 1
 
@@ -528,6 +539,7 @@ def from_files(
     other_size = {name for name, *_ in info["mismatched_keys"]}
     # Transformers also names weights of modules that `drop_unused` has removed.
     missing = [name for name in sorted(info["missing_keys"]) if name in tensors]
+    # What nothing reads may be missing; another size is the caller's to judge.
     missing = [name for name in missing if not UNUSED.search(name) and name not in other_size]
     if missing:
         raise HeadwiseError(

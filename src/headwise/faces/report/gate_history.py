@@ -56,6 +56,7 @@ class GateHistory:
     def shut(self) -> np.ndarray:
         """Which gates are shut at each logged step (steps × heads). The last is the decision, where it is known."""
         lines = np.array([self.lines[head.kind] for head in self.heads])
+        # Steps × heads against one line a head.
         below = self.opened.to_numpy() <= lines
         if self.kept is not None:
             # By the line alone, 9 gates may be shut where 10 heads were removed.
@@ -132,6 +133,7 @@ def gate_histories(run: FinishedRun) -> list[GateHistory]:
             index="step", columns=["kind", "layer", "head"], values="p_open", aggfunc="last"
         )
         heads = sorted((Head(*column) for column in opened.columns), key=model_order)
+        # A head that was not logged at a step is as it was before; before its first, as at that.
         opened = opened[heads].ffill().bfill()
         mask = run.layouts.get(model["setting"])
         kept = None if mask is None else mask.kept
@@ -157,6 +159,7 @@ def decision_lines(
         own = {Head(*column): p_open for column, p_open in last.items() if column[0] == kind}
         stay = [p_open for head, p_open in own.items() if head in kept]
         go = [p_open for head, p_open in own.items() if head not in kept]
+        # Where all stay, or all go, it lies half-way to the end.
         lines[kind] = (min(stay, default=1.0) + max(go, default=0.0)) / 2
     return lines
 
@@ -167,6 +170,7 @@ def penalty_line(temperature: float = 0.33, rule: str = "sign") -> float:
     By `sign` that is log α = 0 (P(z = 1) = P(z = 0); Voita et al. 2019, footnote 7); by `deterministic` the log α at
     which the gate without noise reaches 0, σ(log α)(ζ − γ) + γ = 0. For either, P(open) = σ(log α − β ln(−γ/ζ)).
     """
+    # σ(log α) = −γ / (ζ − γ), so α = −γ / ζ
     log_alpha = 0.0 if rule == "sign" else math.log(-LOWEST / HIGHEST)
     return 1 / (1 + math.exp(temperature * math.log(-LOWEST / HIGHEST) - log_alpha))
 
@@ -199,6 +203,7 @@ def frame_steps(shown: list[GateHistory]) -> list[int]:
     """The steps of the frames, the same for all models: at most FRAMES, fewer where there are very many heads."""
     known = {int(step) for history in shown for step in history.opened.index}
     heads = sum(len(history.heads) for history in shown)
+    # The page holds a number for each head and frame.
     return thinned(known, max(10, min(FRAMES, VALUES // max(1, heads))))
 
 

@@ -56,6 +56,7 @@ def greedy_figures(frame: pd.DataFrame, facts: Mapping[str, Any]) -> list[Figure
             if not models.is_random(line):
                 shared.setdefault(name, []).append((models.heads_name(kinds), line))
 
+    # One score for all kinds, or their curves would differ by the score.
     most = max(shared, key=lambda name: len(shared[name]), default="")
     if len(shared.get(most, ())) > 1:
         greedy_models = pd.concat([line for _, line in shared[most]])
@@ -96,6 +97,7 @@ def _curves(
     full = models.unpruned_model(frame)
     controls = models.model_rows(models.control_models(models_of_kinds))
     tuned = {str(one["setting"]): one for one in controls if one["control"] == "fine-tuned"}
+    # Gates are points with bars; an order of removal is a curve with a band.
     learned = all(line["learned"].all() for _, line in lines)
     points: dict[str, pd.DataFrame] = {}
     for split in SPLITS:
@@ -162,6 +164,7 @@ def _points(
     base = measured(full, quality.name, split).value
     points = []
     for line_number, (name, line) in enumerate(lines):
+        # Of one set of kinds: all of its models had as many heads before.
         total = int(line["total"].iloc[0])
         start = {"model": "full model", "kept": total, "value": base, "low": base, "high": base}
         shift = (
@@ -203,6 +206,7 @@ def _point(
     """One model; low and high are the interval of its difference, drawn from the quality of the model that it is
     compared with: equal further training where that was measured, else the full model."""
     reference, change = model["numbers"].leading_change(quality.name, split)
+    # Drawn from what it is compared with, so that the interval stands around the point.
     other = tuned.get(models.against(model, reference))
     if other is None:
         reference, other = UNPRUNED, full
@@ -338,6 +342,7 @@ def _seed_points(
         return pd.DataFrame()
     found = []
     seed_models = models.of_kinds(models.pruned(seeds), kinds)
+    # How many seeds have each setting.
     counts = Counter(seed_models.index)
     for model in models.model_rows(seed_models):
         change = measured(model, quality.name, split, UNPRUNED)

@@ -174,6 +174,7 @@ def measures_of(run: FinishedRun, kind: str) -> list[str]:
     """The measures of a kind of heads that are drawn. The first orders the heads: relevance, else the most faithful one."""
     names = measures_with_values(run, kind)
     drawn = drawn_measures(names)
+    # The map on the first screen is coloured by it: both order heads alike.
     best = kept_heads.map_measure(run)
     if drawn and not drawn[0].startswith("lrp") and best in names:
         drawn = list(dict.fromkeys([best, *drawn]))
@@ -192,6 +193,7 @@ def places_of_heads(run: FinishedRun, kind: str) -> dict[Head, int]:
     heads = heads_in(pd.concat([of_kind(run.heads, kind), of_kind(run.roles.labels, kind)]))
     drawn = measures_of(run, kind)
     values = values_by_head(run, drawn[0]) if drawn else {}
+    # −(−∞) = ∞: those without a value come last.
     heads.sort(key=lambda head: (head.layer, -values.get(head, -math.inf), head.head))
     # Backwards, so that the first place of a layer is written last and stays.
     first = {head.layer: at for at, head in reversed(list(enumerate(heads)))}
@@ -264,6 +266,7 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
     rows = of_kind(of_measure(run.heads, measure), kind).to_dict("records")
     places = places_of_heads(run, kind)
     known = control_ranges(run)
+    # The end of the scale: of the largest head, in two digits.
     top = rounded_up(max(row["value"] for row in rows))
     power, times = scaled(top)
     unit = 10.0**power
@@ -342,12 +345,14 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
 
 def scaled(top: float) -> tuple[int, str]:
     """The power of ten that values up to `top` are multiplied by to be short, and what a title then ends with."""
+    # Thousands, as engineers count: 0.0004 is 0.4 × 10⁻³.
     power = max(0, 3 * math.ceil((-1 - math.floor(math.log10(top) + 1e-9)) / 3))
     return power, f" × 10{str(-power).translate(RAISED)}" if power else ""
 
 
 def _edge(chart: HeadChart, share: float) -> charts.Spec:
     """An upright line in each layer behind the last head that has at least an equal share."""
+    # Heads stand by their relevance, so these are the first ones of each layer.
     above = chart.heads[chart.heads["value"] >= share]
     ends = above.groupby("layer")["column"].max().reset_index()
     look = {"style": "limit", "opacity": 1, "orient": "vertical", "thickness": 2.5, "xOffset": 1.5}

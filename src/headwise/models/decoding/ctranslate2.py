@@ -223,6 +223,7 @@ def places_in_model(hf: Any, discovery: Discovery) -> dict[Site, HeadPlaces]:
     if aligned:
         site = Site("cross", layer)
         others = [head for head in places[site].query if head not in aligned]
+        # CTranslate2 averages the first heads of the layer, as many as it is told.
         places[site] = HeadPlaces([*aligned, *others], [*aligned, *others])
     return places
 
@@ -269,6 +270,7 @@ def alignment_layer(hf: Any) -> tuple[int, list[int], str]:
     heads = configured_alignment_heads(hf)
     if not heads or hf.config.model_type in ("whisper", *LANGUAGE_MODELS):
         return -1, [], ""
+    # The layer of the first one: `align` names the best first.
     layer = heads[0].layer
     first = list(dict.fromkeys(head.head for head in heads if head.layer == layer))
     others = [str(head) for head in heads if head.layer != layer]

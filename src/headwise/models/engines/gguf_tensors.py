@@ -62,6 +62,7 @@ def spread(model: Model, most: int, largest: int) -> tuple[int, int]:
     wide as the model. Raises HeadwiseError where none do."""
     config: Any = model.hf.config
     heads, rest = divmod(int(config.hidden_size), model.discovery.head_size)
+    # As few key/value heads as fit: each costs cache.
     for groups in range(most, heads + 1):
         if not rest and not heads % groups and heads // groups >= largest:
             return groups, heads // groups
@@ -77,6 +78,7 @@ def gguf_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
     stock = stock_model(model.hf, plain_config(model.hf))
     places = places_in_file(model)
     layers = [*places.values()]
+    # From here on every layer has the heads that its place in the file wants.
     weights = placed_weights(model.hf, model.discovery, stock, places, {})
     modules = dict(stock.named_modules())
     if family.architecture == "deci":
@@ -169,6 +171,7 @@ def expert_tensors(
     if "gate_up" not in name:
         yield own, value
         return
+    # gpt-oss: gate, up, gate, up …; others: all gates, then all ups.
     gate, up = (value[:, ::2], value[:, 1::2]) if in_turn else value.chunk(2, dim=1)
     yield own.replace("_up_", "_gate_"), gate
     yield own, up

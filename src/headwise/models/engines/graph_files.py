@@ -137,6 +137,7 @@ class GraphModule(nn.Module):
         self.layers = layers
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        # Only where asked for: it costs the fused kernel.
         asked = {"output_attentions": True} if self.attention else {}
         outputs, given = self.step(partial(self.hf, **asked), inputs)
         return (*outputs, *(self.weights(given, kind) for kind in self.attention))
@@ -154,6 +155,7 @@ class GraphModule(nn.Module):
                 f"This model's {kind} attention is in {self.layers[kind]} layers, but transformers gives {count}: its "
                 "weights cannot be outputs."
             )
+        # The chosen heads side by side, B H Q K.
         return torch.stack([layers[head.layer][:, head.head] for head in self.attention[kind]], 1)
 
 
@@ -320,6 +322,7 @@ def states(
         for side, width in zip(("key", "value"), widths, strict=True):
             name = f"{prefix}.{layer}.{side}"
             shape = (BATCH, groups, length, width)
+            # Shapes alone count while a graph is traced.
             example[name] = torch.zeros(shape, device=model.hf.device, dtype=model.hf.dtype)
             sizes[name] = {0: "batch", 2: dynamic_length}
     return example, sizes
@@ -453,6 +456,7 @@ def check_engine(graph: Graph, run: Run, engine: str) -> None:
     than those it was traced with."""
     for sizes in SIZES:
         inputs = resized(graph, sizes)
+        # The same inputs through the model itself.
         expected_outputs = graph.module(inputs)
         try:
             outputs = run(inputs)
@@ -479,6 +483,7 @@ def resized(graph: Graph, sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """Inputs of other sizes, on the same device: ids of the example drawn again, drawn states, masks of ones."""
     # Drawn on the CPU, so that each device is checked with the same inputs.
     random = torch.Generator().manual_seed(1)
+    # A mask is over what is cached and what is new.
     sizes = {**sizes, "total": sizes["past"] + sizes["tokens"]}
     inputs = {}
     for name, example in graph.inputs.items():
