@@ -334,7 +334,8 @@ def sums_of_subsets(numbers: np.ndarray, size: int) -> np.ndarray:
         # the larger subsets first, so that no number is taken twice
         for taken in range(size, 0, -1):
             ways[taken, number:] += ways[taken - 1, : ways.shape[1] - number]
-    return ways[size]
+    found: np.ndarray = ways[size]
+    return found
 
 
 def kept_of_marked(
