@@ -57,8 +57,7 @@ def roles_and_costs() -> Iterator[Row]:
         labels = labels[labels["kind"] == ENCODER]
         other = (*WITHOUT, "positional")
         syntactic = labels[~labels["label"].str.startswith(other)]
-        # 0/6 has its role in six of ten random halves
-        heads = set(zip(syntactic["layer"], syntactic["head"], strict=True)) - {(0, 6)}
+        heads = set(zip(syntactic["layer"], syntactic["head"], strict=True))
         marked = np.array([one in heads for one in zip(rows["layer"], rows["head"], strict=True)])
         values = rows["value"].to_numpy()
         area = marked_in_groups(values, marked, np.zeros(len(values))).share
@@ -67,6 +66,21 @@ def roles_and_costs() -> Iterator[Row]:
         costs = np.maximum(values, 0)
         share = costs[marked].sum() / costs.sum()
         yield number("papers", f"{name} syntactic heads share of single encoder heads cost", share)
+
+
+def one_head_more() -> Iterator[Row]:
+    """Within layers, with S's 0/6 among the heads with a function, whose role six of ten random halves confirmed."""
+    scores = read("firefox/en-pt/heads.csv")
+    labels = read("firefox/en-pt/labels.csv")
+    labels = labels[labels["kind"] == ENCODER]
+    named = labels[~labels["label"].str.startswith(WITHOUT)]
+    heads = {*zip(named["layer"], named["head"], strict=True), (0, 6)}
+    for measure in ("confidence", "lrp.ding.pooled"):
+        rows = scores[(scores["kind"] == ENCODER) & (scores["measure"] == measure)]
+        marked = np.array([one in heads for one in zip(rows["layer"], rows["head"], strict=True)])
+        inside = marked_in_groups(rows["value"].to_numpy(), marked, rows["layer"].to_numpy())
+        yield number("papers", f"S with 0/6 {measure} within layers", inside.share)
+        yield number("papers", f"S with 0/6 {measure} within layers p", inside.p)
 
 
 def six_layers_areas() -> Iterator[Row]:
@@ -226,6 +240,7 @@ def concentration() -> Iterator[Row]:
 MADE = (
     seeds_of_students,
     roles_and_costs,
+    one_head_more,
     six_layers_areas,
     kept_by_chance,
     of_the_papers_size,
