@@ -36,7 +36,7 @@ from headwise.models.attention.head_counts import state_heads, states_heads
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove
 from headwise.models.decoding.ctranslate2 import translator_of
-from headwise.models.decoding.translator import Translator, cut_note, translate
+from headwise.models.decoding.translator import Translator, cut_note, endless_note, translate
 from headwise.models.languages import languages_of, settle_languages
 from headwise.models.model_files import (
     PARTIAL,
@@ -266,6 +266,10 @@ class Model:
             where = f" (number {few_names([str(place + 1) for place in cut])})"
             note = cut_note(len(cut), len(sentences), translator.longest, where)
             warnings.warn(note, stacklevel=2)
+        if endless := cost["endless"]:
+            where = few_names([str(place + 1) for place in endless])
+            note = endless_note(len(endless), len(sentences))
+            warnings.warn(f"{note} (number {where}).", stacklevel=2)
         return translations
 
     def translator(self, engine: Engine = "transformers") -> Translator:

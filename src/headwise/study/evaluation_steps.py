@@ -91,7 +91,8 @@ class Translate(OneModelStep, Answer, name_format="translate/{0.split}/{0.varian
             content = "".join(f"{line}\n" for line in one_a_line)
             write_text(below(work / STAGING, translation_file(self.split, name)), content)
         cut = len(cost["cut"])
-        return {**cost, "cut": cut_note(cut, len(lines), batches.limit) if cut else ""}
+        note = cut_note(cut, len(lines), batches.limit) if cut else ""
+        return {**cost, "cut": note, "endless": len(cost["endless"])}
 
     def doubts(self, run: RunContext) -> list[str]:
         # Once, as all models of a run read as much.

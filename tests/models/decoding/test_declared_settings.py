@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -68,3 +69,26 @@ def test_prefixes_of_tasks_are_said(tasks: Any, said: bool, recwarn: Any) -> Non
     lines = [str(each.message) for each in recwarn if "begin" in str(each.message)]
     assert len(lines) == said
     assert all("'to German: '" in line and "begin each source line" in line for line in lines)
+
+
+@pytest.mark.parametrize("engine", ["transformers", "ct2"])
+@pytest.mark.parametrize("forced", [None, IDS["eos_token_id"]])
+def test_translations_that_do_not_end_are_said(engine: Any, forced: int | None) -> None:
+    """OPUS-MT's settings force an end token into the last place; that is no end."""
+    if engine == "ct2":
+        pytest.importorskip("ctranslate2")
+    model = asker(vocab_size=31)
+    model.hf.generation_config.forced_eos_token_id = forced
+    bias = model.hf.final_logits_bias
+    with torch.no_grad():
+        bias[0, model.tokenizer.eos_token_id] = -30.0
+    with pytest.warns(UserWarning, match=r"2 of 3 translations do not end .* \(number 1, 3\)"):
+        model.translate(["a b", "", "c"], beam=1, engine=engine)
+    pairs = [("a b c d e", "a b c d e"), ("b c d e", "b c d e")] * 3
+    found = hw.evaluate(model, pairs, search=hw.Search(beam=1, engine=engine)).table
+    assert "6 of 6 translations do not end" in found.set_index("measure").made["bleu"]
+    with torch.no_grad():
+        bias[0, model.tokenizer.eos_token_id] = 30.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.translate(["a b", "", "c"], beam=1, engine=engine)

@@ -100,7 +100,7 @@ def test_what_is_cut_is_counted_and_the_lines_keep_their_order(short_model: Mode
         [*sentences[:1], beginning, "", sentences[3], beginning], beam=1
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".* longer than")
         short_model.translate(SENTENCES[1:2])
 
 

@@ -33,11 +33,13 @@ TOKEN_LISTS = ("suppress_tokens", "begin_suppress_tokens")
 
 
 class Translator(Protocol):
-    """What searches for translations with one model. engine: its name and version. longest: tokens on either side."""
+    """What searches for translations with one model. engine: its name and version. longest: tokens on either side. ends:
+    the tokens that end a translation."""
 
     engine: str
     tokenizer: Any
     longest: int
+    ends: list[int]
 
     def write(
         self, sources: list[list[int]], search: Search, length: int, exactly: bool
@@ -55,6 +57,7 @@ class Generate:
         self.model = model
         self.tokenizer = tokenizer
         self.longest = sentence_limit(model)
+        self.ends = ending(model)
 
     def write(
         self, sources: list[list[int]], search: Search, length: int, exactly: bool
@@ -69,8 +72,9 @@ class Generate:
             raise HeadwiseError(
                 f"transformers does not translate with the settings of generation_config.json ({reason}): mend that file."
             ) from error
-        ends = ending(self.model)
-        return [until_end(row, ends) for row in rows[:, 1:].tolist()]  # without the start token
+        return [
+            until_end(row, self.ends) for row in rows[:, 1:].tolist()
+        ]  # without the start token
 
 
 def refuse_tokens(model: PreTrainedModel) -> None:
@@ -103,8 +107,9 @@ def translate(
 ) -> tuple[list[str], dict[str, Any]]:
     """Translate sentences, in their order.
 
-    Also returns the engine, seconds, output tokens (without padding), tokens per second, and `cut`: the indices of the
-    sentences longer than the model's positions, of which only the beginning is translated (`cut_note`). A blank sentence
+    Also returns the engine, seconds, output tokens (without padding), tokens per second, `cut`: the indices of the
+    sentences longer than the model's positions, of which only the beginning is translated (`cut_note`), and `endless`:
+    those whose translation did not end within `most_written` tokens and was cut there (`endless_note`). A blank sentence
     stays blank. The unknown subword is never written. exactly: write this number of tokens for each sentence, to compare
     the speed of two models.
     """
@@ -112,12 +117,17 @@ def translate(
     translations = [""] * len(sentences)
     tokens = 0
     done = 0
+    endless: list[int] = []
     start = time.perf_counter()
     for batch in longest_first(sources, search.batch):
         length = exactly or most_written(len(sources[batch[0]]), translator.longest)
         rows = [sources[i] for i in batch]
         written = translator.write(rows, search, length, exactly is not None)
         tokens += sum(map(len, written))
+        for i, row in zip(batch, written, strict=True):
+            # A forced end token stands in the last place.
+            if len(row) >= length or not {*row[-1:]} & {*translator.ends}:
+                endless.append(i)
         texts = translator.tokenizer.batch_decode(written, skip_special_tokens=True)
         for i, text in zip(batch, texts, strict=True):
             translations[i] = text.strip()
@@ -131,6 +141,7 @@ def translate(
         "tokens_per_second": tokens / seconds,
         "engine": translator.engine,
         "cut": cut,
+        "endless": sorted(endless),
     }
     return translations, cost
 
@@ -168,6 +179,15 @@ def cut_note(cut: int, count: int, longest: int, where: str = "") -> str:
     return (
         f"{cut} of {count:,} {had} longer than the model's {longest} tokens: only the beginning is translated{where}. "
         "Split such sentences."
+    )
+
+
+def endless_note(count: int, total: int) -> str:
+    """A sentence on translations that were cut because they did not end."""
+    were = "translation does" if count == 1 else "translations do"
+    return (
+        f"{count} of {total:,} {were} not end and {'is' if count == 1 else 'are'} cut: at most 1.5 times the tokens of the "
+        "source and 10 are written"
     )
 
 

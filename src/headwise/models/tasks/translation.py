@@ -22,7 +22,7 @@ from headwise.data.text import ParallelText, Text
 from headwise.models.attention.discover import start_token
 from headwise.models.decoding.bleu import refuse_short_references, translation_answers
 from headwise.models.decoding.ctranslate2 import translator_of
-from headwise.models.decoding.translator import cut_note, sentence_limit, translate
+from headwise.models.decoding.translator import cut_note, endless_note, sentence_limit, translate
 from headwise.models.languages import languages_of, refuse_other_labels
 from headwise.models.positions import positions_of
 from headwise.models.tasks.batches import Batches
@@ -137,6 +137,8 @@ class Translation(Task):
         how = f", beam {search.beam}, length penalty {search.length_penalty:g}, {cost['engine']}"
         if self.languages:
             how += f", {self.languages}"
+        if endless := len(cost["endless"]):
+            how = f", {endless_note(endless, len(text))}{how}"
         if text.made:
             how += "; BLEU against what a model itself writes: whether models say the same, not how well"
         answers = answers_to(list(text.targets), lines, text.made)
