@@ -38,6 +38,7 @@ from headwise.roles.alignment import (
 )
 from headwise.roles.passage import Passage, View
 from headwise.roles.shape import sink
+from refusals import refuses
 from roles.handmade import END, baselines, first_subword, in_subwords, random_weights, values
 
 SOURCES = "the old cat sleeps today .|a dog eats|today the bird sings in a tree ."
@@ -251,6 +252,15 @@ def test_links_are_read_as_they_were_written(tmp_path: Path) -> None:
         (tmp_path / "links.txt").write_text(gold.written())
         again = read_links(tmp_path / "links.txt")
         assert list(again) == list(gold) and again.apart == apart == again[:1].apart
+
+
+def test_links_counted_from_one_are_refused(tmp_path: Path) -> None:
+    """As those of NAACL 2003 and of some gold sets: each would be of the word behind the one that is meant."""
+    (tmp_path / "one").write_text("1-1 2-3\n\n" * 10)
+    refuses(lambda: read_links(tmp_path / "one"), "of the 10 lines … counted from 1")
+    for few in ("1-1 2-3\n" * 9, "1-1\n" * 10 + "2-0\n"):
+        (tmp_path / "few").write_text(few)
+        assert len(read_links(tmp_path / "few")) == few.count("\n")
 
 
 def test_links_of_words_that_became_one() -> None:

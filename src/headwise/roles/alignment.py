@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, overload
@@ -44,6 +45,7 @@ COPIED = (
 FIELDS = re.compile(r"\{(source|target)\}")
 LINKS = "links.txt"  # the file of the links of a run
 APART = "# words and punctuation marks apart"  # first line of a file of such links
+NEVER_FIRST = 10  # lines without a link of a first word, on either side
 LINK = re.compile(r"([0-9]{1,6})([-p?])([0-9]{1,6})")
 
 
@@ -339,6 +341,13 @@ def read_links(path: str | PathLike[str]) -> WordLinks:
             if match[2] == "-":
                 sure.add(words)
         pairs.append((frozenset(sure), frozenset(possible)))
+    numbers = [{*chain(*possible)} for _, possible in pairs if possible]
+    # the first words of a sentence are hardly ever linked to nothing in all of so many
+    if len(numbers) >= NEVER_FIRST and not any(0 in each for each in numbers):
+        raise HeadwiseError(
+            f"None of the {len(numbers):,} lines of {file} links a word 0: its words seem to be counted from 1. Count from "
+            "0, as eflomal and fast_align do."
+        )
     return WordLinks(pairs, apart)
 
 
