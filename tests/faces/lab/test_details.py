@@ -50,6 +50,12 @@ def test_a_run_s_scores_roles_and_layouts_are_in_its_details(tmp_path: Path) -> 
     assert ("obj→verb", "obj: an object: “tea” in “drinks tea”") in meanings
     assert all((meaning is None) == ("→" not in role) for role, meaning in meanings)
     assert run_sentences(run, Translation) and pruned_model(run) is None
+    source = run.folder / "translations" / "dev" / "source.txt"
+    kept = source.read_text(encoding="utf-8") if source.is_file() else None
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text("猫在睡觉。\n" * 3, encoding="utf-8")  # no blanks between words
+    assert run_sentences(run, Translation) == ["猫在睡觉。"] * 3
+    source.unlink() if kept is None else source.write_text(kept, encoding="utf-8")
     for model in details["pruned"]:
         shut = {head for head, step in model["closed"].items() if step is not None}
         assert not shut & set(model["kept"]) and all(model["closed"][head] > 0 for head in shut)

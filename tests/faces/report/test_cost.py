@@ -173,6 +173,20 @@ def test_only_what_differs_is_marked() -> None:
     assert similarity("a b", "c d") == 0
 
 
+def test_of_words_without_blanks_letters_are_marked() -> None:
+    """Chinese, Japanese, Thai: a sentence is no single word."""
+    one, other = "她没有看到那辆旧红车。", "她看到那辆红色的车。"
+    left, right = word_differences(one, other)
+    assert "".join(p.text + p.behind for p in left) == one and similarity(one, other) > 0.6
+    assert "".join(p.text for p in right if p.differs) == "色的"
+    assert similarity("ลูกบอลสีแดง", "ลูกบอลสีดำ") > 0.5
+    assert [p.text for p in word_differences("Tokyo 東 is big", "Tokyo is big")[0]] == [
+        "Tokyo",
+        "東",
+        "is big",
+    ]
+
+
 def test_some_unchanged_then_the_most_changed(run: FinishedRun) -> None:
     chosen = choose_examples(run)
     assert chosen is not None

@@ -35,7 +35,11 @@ def test_evaluate_and_greedy_removal_part_words_as_the_references_do(
 
     def written(*given: Any) -> tuple[list[str], dict[str, str]]:
         calls.append(given)
-        return targets if len(calls) == 1 else without_ends(targets), {"engine": "none", "cut": []}
+        return targets if len(calls) == 1 else without_ends(targets), {
+            "engine": "none",
+            "cut": [],
+            "endless": [],
+        }
 
     monkeypatch.setattr(translation, "translate", written)
     found = hw.evaluate([model, small], text)

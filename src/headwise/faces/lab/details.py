@@ -10,6 +10,7 @@ from typing import Any
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import head_of
 from headwise.core.qualities import BLEU
+from headwise.data.scripts import word_units
 from headwise.data.treebank import Treebank
 from headwise.faces.lab.sentence import FEWEST_PICKED_WORDS, MOST_PICKED_WORDS
 from headwise.faces.report.every_head import effect_sentences
@@ -146,9 +147,11 @@ def run_sentences(run: FinishedRun, task: type[Task]) -> list[str]:
         lines = file.read_text(encoding="utf-8").splitlines()
     if not lines:
         lines = dev_lines(run, task)
-    return [
-        line for line in lines if FEWEST_PICKED_WORDS <= len(line.split()) <= MOST_PICKED_WORDS
-    ][:RUN_EXAMPLES]
+    picked = []
+    for line in lines:
+        if FEWEST_PICKED_WORDS <= len(word_units(line)) <= MOST_PICKED_WORDS:
+            picked.append(line)
+    return picked[:RUN_EXAMPLES]
 
 
 def dev_lines(run: FinishedRun, task: type[Task]) -> list[str]:

@@ -16,6 +16,7 @@ import pandas as pd
 from headwise.core.layout import HeadMask
 from headwise.core.measured import FINE_TUNED, UNPRUNED
 from headwise.core.qualities import AGREEMENT, BLEU, NEIGHBOURS, VERDICTS, Number
+from headwise.data.scripts import letters_of, word_units
 from headwise.faces.report import models
 from headwise.faces.report.format import capital, kinds_among, quantity, size
 from headwise.faces.report.models import ModelRow, tested_text
@@ -303,10 +304,11 @@ LONGEST_SOURCE = 40  # words: a longer source makes a card nobody reads
 
 
 class Piece(NamedTuple):
-    """Some words, and whether the other translation lacks them."""
+    """Some words, whether the other translation lacks them, and what stands behind them."""
 
     text: str
     differs: bool
+    behind: str
 
 
 class Example(NamedTuple):
@@ -356,7 +358,9 @@ def choose_examples(run: FinishedRun) -> Examples | None:
     pruned = texts[chosen["setting"]]
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
     # An empty source is left out as well: there is nothing to read in it.
-    short = [i for i, text in enumerate(texts["source"]) if 0 < len(text.split()) <= LONGEST_SOURCE]
+    short = [
+        i for i, text in enumerate(texts["source"]) if 0 < len(word_units(text)) <= LONGEST_SOURCE
+    ]
     unchanged = [i for i in short if alike[i] == 1]
     changed = sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))
     # Seeded, so a report that is made again shows the same sentences.
@@ -369,20 +373,27 @@ def choose_examples(run: FinishedRun) -> Examples | None:
 
 
 def similarity(one: str, other: str) -> float:
-    """How alike two sentences are as rows of words: 1 for the same words, 0 for no word in common."""
-    if one.split() == other.split():
+    """How alike two sentences are as rows of words: 1 for the same words, 0 for no word in common. Words that no blanks
+    part are compared letter by letter."""
+    left, right, _ = units_of_both(one, other)
+    if left == right:
         return 1.0
     # By default difflib ignores frequent words of a long sentence as junk.
-    return SequenceMatcher(None, one.split(), other.split(), autojunk=False).ratio()
+    return SequenceMatcher(None, left, right, autojunk=False).ratio()
+
+
+def units_of_both(one: str, other: str) -> tuple[list[str], list[str], str]:
+    """The words of two sentences, or their letters, and what stands between two of them."""
+    unspaced = letters_of(one + other).unspaced
+    return word_units(one, unspaced), word_units(other, unspaced), "" if unspaced else " "
 
 
 def word_differences(one: str, other: str) -> tuple[list[Piece], list[Piece]]:
     """Two sentences in pieces: words that both have, in the same order, and words that differ."""
-    left = one.split()
-    right = other.split()
+    left, right, between = units_of_both(one, other)
     pieces: tuple[list[Piece], list[Piece]] = ([], [])
     for opcode, i, j, k, m in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         for side, words in zip(pieces, (left[i:j], right[k:m]), strict=True):
             if words:
-                side.append(Piece(" ".join(words), opcode != "equal"))
+                side.append(Piece(between.join(words), opcode != "equal", between))
     return pieces

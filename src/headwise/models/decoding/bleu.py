@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -14,18 +12,12 @@ from sacrebleu.metrics.chrf import CHRF as Chrf
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.qualities import BLEU, CHRF, QualityMeasure
+from headwise.data.scripts import letters_of
 
 # Columns of BLEU's statistics.
 TRANSLATION_LENGTH = 0
 REFERENCE_LENGTH = 1
 NGRAM = 4
-# Scripts without blanks between words, by the first word of their letters' names in Unicode
-HAN = ("CJK", "BOPOMOFO")
-KANA = ("HIRAGANA", "KATAKANA")
-OTHERS = ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "YI", "TAI", "NEW")
-OF_UNSPACED = (
-    0.2  # share of such letters from which a text has too few blanks: a Latin name has many letters
-)
 OF_KANA = 0.1  # share of kana among the letters of Japanese
 
 
@@ -79,16 +71,12 @@ def tokenizer_name(references: tuple[str, ...]) -> str:
     Words that are not parted by blanks would be one token a sentence for `13a`: no 4-gram, and a BLEU of 0 for a
     translation that equals its reference.
     """
-    letters: Counter[str] = Counter()
-    for letter, times in Counter("".join(references)).items():
-        if letter.isalpha():
-            letters[unicodedata.name(letter, "").split(" ")[0]] += times
-    han, kana, others = (sum(letters[name] for name in names) for names in (HAN, KANA, OTHERS))
-    if han + kana + others < OF_UNSPACED * letters.total() or not letters:
+    letters = letters_of("".join(references))
+    if not letters.unspaced:
         return "13a"
-    if others > han + kana:
+    if letters.others > letters.han + letters.kana:
         return "char"
-    if kana < OF_KANA * (han + kana):
+    if letters.kana < OF_KANA * (letters.han + letters.kana):
         return "zh"
     return "ja-mecab" if has_mecab() else "char"
 
