@@ -157,14 +157,14 @@ def believed_scores() -> Iterator[Row]:
     """Rank correlation of a score with the BLEU that each head costs."""
     for model, name in (("en-pt", "S"), ("pt-en", "T")):
         off = read(f"firefox/{model}/michel.csv")
-        off = off[off["table"] == "one head off"].set_index("name")["change"]
+        lost = -off[off["table"] == "one head off"].set_index("name")["change"]
         for file, text in (("heads", "references"), ("heads-own", "own")):
             scores = read(f"firefox/{model}/{file}.csv")
             address = scores["kind"] + "/" + scores["layer"].astype(str)
             scores["address"] = address + "/" + scores["head"].astype(str)
             for measure in ("ablation.zero", "gradient", "lrp.ding.pooled", "confidence"):
                 values = scores[scores["measure"] == measure].set_index("address")["value"]
-                both = pd.concat([values, -off], axis=1).dropna().to_numpy()
+                both = pd.concat([values, lost], axis=1).dropna().to_numpy()
                 r = float(spearmanr(both).statistic)
                 ends = rank_interval(r, len(both))
                 yield number("papers", f"{name} {text} {measure} rank correlation", r, *ends)
@@ -179,9 +179,8 @@ def demo_seeds() -> Iterator[Row]:
             yield number("demo", f"{kernels} {seed} {setting} parameters", change)
     lost = runs[(runs["kernels"] == "default") & (runs["split"] == "test")]
     lost = lost[(lost["reference"] == "fine-tuned") & (lost["measure"] == "bleu")]
-    for setting, rows in lost.groupby("setting"):
-        if str(setting).startswith("lambda"):
-            yield from over_seeds("demo", str(setting), rows["value"])
+    for setting in ("lambda-0.006", "lambda-0.012"):
+        yield from over_seeds("demo", setting, lost[lost["setting"] == setting]["value"])
 
 
 def over_seeds(page: str, name: str, values: pd.Series) -> Iterator[Row]:
@@ -194,14 +193,13 @@ def over_seeds(page: str, name: str, values: pd.Series) -> Iterator[Row]:
 
 def grid() -> Iterator[Row]:
     table = read("multi30k-en-de-grid/grid.csv")
-    weights = table[table["measure"] == "parameters"]
-    full = weights[weights["setting"] == "full"].set_index("seed")["value"]
-    for (setting, seed), rows in weights.groupby(["setting", "seed"]):
-        change = rows["value"].iloc[0] / full[seed] - 1
+    weights = table[table["measure"] == "parameters"].drop_duplicates(["setting", "seed"])
+    full = weights[weights["setting"] == "full"].set_index("seed")["value"].to_dict()
+    changes = weights.assign(change=weights["value"] / weights["seed"].map(full) - 1)
+    for setting, seed, change in changes[["setting", "seed", "change"]].itertuples(index=False):
         yield number("multi30k-en-de-grid", f"{setting} seed {seed} parameters", change)
     for setting in ("encoder.lambda-0.01", "encoder.lambda-0.05"):
-        rows = weights[weights["setting"] == setting].set_index("seed")["value"]
-        change = float((rows / full - 1).mean())
+        change = float(changes[changes["setting"] == setting]["change"].mean())
         yield number("multi30k-en-de-grid", f"{setting} mean of seeds parameters", change)
     test = table[(table["setting"] == "full") & (table["split"] == "test")]
     bleu = test[(test["measure"] == "bleu") & test["reference"].isna()]["value"]
