@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeAlias
 
 import torch
@@ -32,6 +33,7 @@ from transformers import (
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.pytorch_utils import Conv1D
+from transformers.utils import is_peft_available
 
 from headwise.core.errors import HeadwiseError, called_as, did_you_mean, few_names, shown_value
 from headwise.core.folders import SUMS, Folder
@@ -211,6 +213,12 @@ def unloadable(error: Exception, spec: str, folder: Path | None) -> HeadwiseErro
             f"{spec} cannot be loaded: there is not enough memory ({end_of_sentence(error)}). Give --dtype bfloat16, "
             "or in Python device_map='disk'."
         )
+    # Torch says at length how to run it.
+    if isinstance(error, UnpicklingError):
+        return HeadwiseError(
+            f"The weights in {spec} are a pickled program, not tensors alone, and headwise runs none: load them where they "
+            "were saved, and save the model by save_pretrained."
+        )
     # Transformers advises this option, which would fill the layers with random weights.
     if "ignore_mismatched_sizes" in str(error):
         return HeadwiseError(
@@ -225,6 +233,9 @@ def unloadable(error: Exception, spec: str, folder: Path | None) -> HeadwiseErro
             refuse_pointer(file)
         is_not = f"{spec} is a folder, but not"
         remedy = "Copy or save it again, or correct its config.json."
+        others = [file.name for file in sorted(folder.glob("*.safetensors"))]
+        if others and "no file named" in str(error):
+            remedy = f"It has {few_names(others)}: rename that model.safetensors, or save the model again."
     if isinstance(error, ImportError):
         remedy = "Install what it needs, or give the model in another format."
     return HeadwiseError(
@@ -244,6 +255,10 @@ def read_tokenizer(source: str) -> Any:
             # Which would clean texts for training; MarianTokenizer uses it nowhere.
             warnings.filterwarnings("ignore", "Recommended: pip install sacremoses")
             return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except ImportError as error:
+        raise HeadwiseError(
+            f"The tokenizer in {source} needs another package: {end_of_sentence(error).rstrip('.')}."
+        ) from error
     except Exception as error:  # of transformers or tokenizers, about the user's files
         for file in sorted(Path(source).glob("*")):
             refuse_pointer(file)
@@ -456,6 +471,12 @@ def refuse_other_weights(path: Path, config: Any, model_class: Any) -> None:
                 f"{path / name} has {size:,} bytes, and a tokenizer has at most {LARGEST_TOKENIZER:,}: copy it again."
             )
 
+    # transformers puts an adapter that lies beside the weights into the model, or says nothing without that package
+    if (path / "adapter_config.json").is_file() and not is_peft_available():
+        raise HeadwiseError(
+            f"{path} has an adapter of PEFT beside its weights, which needs peft: pip install peft, or merge it "
+            "(merge_and_unload) and save the merged model."
+        )
     files = [file for file in weight_files(path) if file.is_file()]
     if not files and any(path.glob("*.bin*")):
         return  # these have no headers
@@ -741,8 +762,8 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
     # Else an id without an embedding stops the work in the middle of a text.
     if tokenizer is not None and words is not None and len(tokenizer) > words:
         raise HeadwiseError(
-            f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's. "
-            "Put the model's own there."
+            f"The tokenizer in {source} has {len(tokenizer):,} words, the model {words:,}: it is another model's, "
+            "whose own belongs there, or tokens were added without hf.resize_token_embeddings(len(tokenizer))."
         )
     if tokenizer is not None:
         reads_text = hf.main_input_name == "input_ids"  # speech is padded by its feature extractor

@@ -168,6 +168,8 @@ def matrices(modules: Mapping[str, nn.Module], name: str, heads: int, groups: in
     reason = (
         "its linear query, key, value and output projections have names that headwise does not know"
     )
+    if any(hasattr(inner, "lora_A") for inner in module.modules()):
+        reason = "it has an adapter of PEFT, which is to be merged first (merge_and_unload)"
     if getattr(module, "is_kv_shared_layer", False):
         reason = "its keys and values are those of an earlier layer"
     raise HeadwiseError(
