@@ -18,6 +18,7 @@ def found(areas: dict[str, tuple[float, float, float]]) -> pd.DataFrame:
     for name, (value, low, high) in areas.items():
         rows.append((name, "all heads", KINDS, "area", value, low, high, 30))
         rows.append((name, "ablation.zero", KINDS, "spearman", 1 - value / 10, 0.1, 0.9, 30))
+        rows.append((name, "ablation.zero", KINDS, "spearman.within", 0.4, 0.3, 0.5, 30))
         rows.append((name, "ablation.zero", "cross", "spearman", 0.0, 0.0, 0.1, 10))
     rows.append(("random", "all heads", KINDS, "area", 9.0, 8.0, 10.0, 5))
     rows.append(("ablation.zero", "ablation.zero", KINDS, "ceiling", 0.8, None, None, 30))
@@ -33,7 +34,8 @@ def test_the_score_whose_order_costs_least_is_trusted() -> None:
         "confidence",
         "random orders",
     ]
-    assert "    gradient: loss 1.00 [0.90, 1.10], rank 0.90 [0.10, 0.90]" in said
+    ranks = "rank 0.90 [0.10, 0.90], within layers 0.40 [0.30, 0.50]"
+    assert f"    gradient: loss 1.00 [0.90, 1.10], {ranks}" in said
     assert any("random orders: loss 9.00" in line for line in said) and any(
         "0.80" in line for line in said
     )
