@@ -119,57 +119,18 @@ def prune(
     check_seed(seed)
     folder = None if work is None else as_path(work)
     model = as_model(model)
-    if not isinstance(options, Gates | TopK | Greedy):
-        raise HeadwiseError(
-            f"prune: the options are {shown_value(options)}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…), such as "
-            "hw.Greedy(keep=0.5)."
-        )
-    # First what is wrong with the options alone, then what needs the model, then the texts.
-    refuse_goals(options)
-    refuse_idle_training(options, training, None if controls else folder)
-    if controls and folder is None:
-        raise HeadwiseError(
-            "prune: controls need a folder for what they are compared by: give work, such as work='runs/prune'."
-        )
-    if test is not None and not controls:
-        raise HeadwiseError(
-            "prune: test is read where models are compared: give controls=True with it, or leave it out."
-        )
-    kinds = options.kinds or usual_kinds(model, options)
-    options = options.model_copy(update={"kinds": kinds})
-    if isinstance(options, Greedy) and not options.measure:
-        how, note = usual_choice(model, options.repair)
-        options = options.model_copy(update=how)
-        if note:
-            warnings.warn(note, stacklevel=3)
-    try:
-        if isinstance(options, GateTraining) or options.train:
-            options = options.with_train(model.task.train_of(options))
-        refuse_counts(model.heads, options)
-    except ValueError as error:
-        raise HeadwiseError(f"prune: {error}") from None
-    count = dev if type(dev) is int else None
-    dev = None if count is not None else dev
-    named = {"training": text, "dev": dev, "test": test}
-    refuse_same_files(
-        {split: files for split, some in named.items() if (files := named_files(some))}
-    )
-    # What is held out shares sentences only where a text repeats itself.
-    # Of a dev text of its own; what is held out below is of one text.
-    apart = dev is not None
-    reads_targets = options.reads_targets or dev is None
-    train = model.task.completed(text) if reads_targets else model.task.unread(text)
-    if dev is None:
-        train, dev = held_out(train, count)
-    texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(dev)}
-    if test is not None:
-        texts["test"] = model.task.completed(test)
-    # From here on it is a study: of one model in a scratch folder, or a whole one.
+    # What is wrong with the options alone is said before anything reads a text.
+    options = checked(options, training, controls, folder, test)
+    options = completed_by(model, options)
+    texts = texts_of(model, options, text, dev, test)
+    # From here on it is a study: a whole one, or of one model, whose folder may be gone afterwards.
     plan = plan_of_options(model, texts, options, training, controls, seed)
     if controls:
         assert folder is not None
         return with_controls(plan, InMemory(model, texts), folder, progress)
 
+    # What is held out shares sentences only where a text repeats itself.
+    apart = dev is not None and type(dev) is not int
     for line in shared_sentences(texts) if apart else ():
         warnings.warn(line, stacklevel=3)
     if isinstance(options, Greedy):
@@ -183,6 +144,76 @@ def prune(
             return alone(plan, InMemory(model, texts), folder, report)
         with scratch() as place:
             return alone(plan, InMemory(model, texts, made={}), place, report)
+
+
+def checked(
+    options: object,
+    training: Training | None,
+    controls: bool | Sequence[str],
+    folder: Path | None,
+    test: AnyText | Given | None,
+) -> Gates | TopK | Greedy:
+    """The options of `prune`. Raises HeadwiseError for what does not fit together, whatever the model and the texts are."""
+    if not isinstance(options, Gates | TopK | Greedy):
+        raise HeadwiseError(
+            f"prune: the options are {shown_value(options)}: give hw.Gates(…), hw.TopK(…) or hw.Greedy(…), such as "
+            "hw.Greedy(keep=0.5)."
+        )
+    refuse_goals(options)
+    refuse_idle_training(options, training, None if controls else folder)
+    if controls and folder is None:
+        raise HeadwiseError(
+            "prune: controls need a folder for what they are compared by: give work, such as work='runs/prune'."
+        )
+    if test is not None and not controls:
+        raise HeadwiseError(
+            "prune: test is read where models are compared: give controls=True with it, or leave it out."
+        )
+    return options
+
+
+def completed_by(model: Model, options: Gates | TopK | Greedy) -> Gates | TopK | Greedy:
+    """The options with what they leave to the model: the kinds of heads, how these are chosen, what trains. Raises
+    HeadwiseError for what the model does not allow."""
+    options = options.model_copy(update={"kinds": options.kinds or usual_kinds(model, options)})
+    if isinstance(options, Greedy) and not options.measure:
+        how, note = usual_choice(model, options.repair)
+        options = options.model_copy(update=how)
+        if note:
+            warnings.warn(note, stacklevel=4)
+    try:
+        if isinstance(options, GateTraining) or options.train:
+            options = options.with_train(model.task.train_of(options))
+        refuse_counts(model.heads, options)
+    except ValueError as error:
+        raise HeadwiseError(f"prune: {error}") from None
+    return options
+
+
+def texts_of(
+    model: Model,
+    options: Gates | TopK | Greedy,
+    text: AnyText | Given,
+    dev: AnyText | Given | int | None,
+    test: AnyText | Given | None,
+) -> dict[Split, AnyText]:
+    """The texts by split, with what a model must add to them. Without a dev text it is a part of `text`: so many sentences,
+    or every tenth."""
+    count = dev if type(dev) is int else None
+    given: Any = None if count is not None else dev
+    named = {"training": text, "dev": given, "test": test}
+    refuse_same_files(
+        {split: files for split, some in named.items() if (files := named_files(some))}
+    )
+    # Where no target is read, a translation model need not write any; what is held out as dev always has some.
+    reads_targets = options.reads_targets or given is None
+    train = model.task.completed(text) if reads_targets else model.task.unread(text)
+    if given is None:
+        train, given = held_out(train, count)
+    texts: dict[Split, AnyText] = {"train": train, "dev": model.task.completed(given)}
+    if test is not None:
+        texts["test"] = model.task.completed(test)
+    return texts
 
 
 @contextmanager
