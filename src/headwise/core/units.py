@@ -64,6 +64,7 @@ def layer_units(
 ) -> list[Together]:
     """The units of one layer."""
     count = heads.count(site)
+    # A layer without heads has no key/value head.
     shared = count // max(heads.key_value[site.kind][site.layer], 1)  # query heads of a group
     numbers = range(count) if left is None else left.of(site)
     if unit == "head" or shared <= 1:
@@ -78,6 +79,7 @@ def layer_units(
     if values:
         for group in groups:
             group.sort(key=values.__getitem__)
+    # One head of each group together: the groups keep one size, and stay shared.
     return list(zip(*groups, strict=True))
 
 
@@ -100,6 +102,7 @@ def uniform_units(
 
     across_layers: list[Together] = []
     for units_of_all_layers in zip(*layers, strict=True):
+        # The n-th unit of every layer goes together.
         across_layers.append(tuple(chain.from_iterable(units_of_all_layers)))
     return across_layers
 
@@ -150,6 +153,7 @@ def first_units(ordered: Sequence[Together], count: int) -> list[Together]:
     sums_from.reverse()
 
     up_to_count = (2 << count) - 1
+    # The largest number that units can make, up to the count.
     missing = highest_bit(sums_from[0] & up_to_count)
     chosen = []
     for position, together in enumerate(ordered):
@@ -165,6 +169,7 @@ def sizes(parts: Sequence[Together], step: float, least: int = 1) -> list[int]:
     step would split a unit, the next number that whole units give."""
     each = [len(together) for together in parts]
     heads = sum(each)
+    # The last step ends at `least`, whatever the share of a step.
     removed = {heads - least}
     for number in range(1, math.ceil(1 / step) + 1):
         # 10 · 0.1 · 3 is a little more than 3: without rounding, one head too many.
@@ -217,6 +222,7 @@ def counts_by_kinds(
         return {heads.kinds: keep}
     wanted = keep * heads.total
     near = nearest([len(together) for together in units(heads, unit)], max(1, round(wanted)))
+    # The nearer of the number below and the one above.
     return {heads.kinds: min((count for count in near if count), key=lambda n: abs(n - wanted))}
 
 

@@ -180,6 +180,7 @@ class ParallelText(TextRows):
         if isinstance(spec, str | PathLike):
             spec = [spec]
         if len(spec) == 1:
+            # A name of the catalogue may stand for both sides.
             spec = side_files(spec[0])
         if len(spec) == 2:
             return cls.read(spec[0], spec[1], cache)
@@ -324,6 +325,7 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
     if not named and not is_rows:
         return given
     there = given.column_names if named else list(given[0])
+    # One-sided rows: the model writes the targets itself.
     if wanted is ParallelText and there == ["text"]:
         wanted = Text
     if missing := [column for column in wanted.columns if column not in there]:
@@ -387,6 +389,7 @@ def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None)
     """The text of "datasets:NAME?option=value". Options are `split`, `config` and the columns, each with its name in the
     data set."""
     name, _, query = str(spec).removeprefix(DATASETS).partition("?")
+    # An option that is given twice counts as the last one.
     options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
     allowed = (*wanted.columns, "split", "config")
     unknown = options.keys() - {*allowed}
@@ -466,6 +469,7 @@ def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     targets = sentence_lines(target)
     for number, (left, right) in enumerate(zip_longest(sources, targets), start=1):
         if left is None or right is None:
+            # The longer file is read to its end, to say how long it is.
             source_count = number - 1 if left is None else number + sum(1 for _ in sources)
             target_count = number - 1 if right is None else number + sum(1 for _ in targets)
             raise HeadwiseError(
@@ -486,6 +490,7 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
             )
         source, target = (unquoted(side.strip()) for side in sides)
         if number == 1 and {source, target} == {*ParallelText.columns}:
+            # Its first line names the columns, and is no pair.
             turned = source == ParallelText.columns[1]
         else:
             yield (target, source) if turned else (source, target)
@@ -498,6 +503,7 @@ def _json_records(file: Path, *keys: str) -> Records:
         try:
             record = dict.fromkeys(keys, "")
             if line:
+                # With the hook a name that stands twice is refused; json would keep the last one.
                 record = json.loads(line, object_pairs_hook=partial(_object, where))
         except (ValueError, RecursionError) as error:  # also: a number of more than 4,300 digits
             raise HeadwiseError(

@@ -93,6 +93,7 @@ class Upload:
             name = item.path_in_repo
             content = item.path_or_fileobj
             source = f"from {content}" if isinstance(content, str) else "made now"
+            # Where the hub was not asked nobody knows.
             fate = "" if self.trouble else "REPLACES" if name in replaced else "new"
             lines.append(f"  {name:{width}}  {size(item.upload_info.size):>10}  {fate:8}  {source}")
         card = [f"  {line}".rstrip() for line in self.card.splitlines()]
@@ -187,6 +188,7 @@ def push(
         export_files, export_notes = export_items(export, taken)
         items += export_files
         notes += export_notes
+    # Asked last: everything that can be wrong here is said without the net.
     there, trouble = repository(repo)
     sent = {item.path_in_repo for item in items}
     others = [name for name in names_there(there) if name not in sent and name not in OF_HUB]
@@ -226,6 +228,7 @@ def write_cards(study: Path) -> None:
         readme = folder / README
         text = readme_in(folder)
         is_there = readme.is_file()
+        # Untouched since `save` wrote it: nobody's own words are lost.
         as_saved = is_there and sha256(readme) in Folder(folder).files.get(README, ())
         if is_there and not as_saved and not is_our_card(text):
             continue
@@ -286,6 +289,7 @@ def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None
         raise HeadwiseError(
             f"{folder} has no config.json: give the folder of a model, or of a finished study."
         )
+    # STUDY/pruned/NAME
     home = folder.absolute().parent.parent
     if folder.absolute().parent.name != "pruned" or not (home / "run.json").is_file():
         return folder, None, None
@@ -351,6 +355,7 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[hub.CommitOperatio
         )
     refuse_damage(folder, free=())
     name = checked_name(folder.absolute().name, "--export")
+    # A folder of the repository would hold files of two exports.
     if name in taken:
         raise HeadwiseError(
             f"{name} is in the repository twice: give {folder} another name, such as onnx."
@@ -392,6 +397,7 @@ def card_of(
         raise HeadwiseError(
             f"The metadata of {README} cannot be read: {' '.join(str(error).split())[:300]}"
         ) from None
+    # Those of the original stay: they say what the model is for.
     tags = [*(before.data.get("tags") or []), "headwise"]
     if layout:
         tags += ["pruned", "attention-head-pruning"]

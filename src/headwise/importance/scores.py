@@ -157,6 +157,7 @@ class ScorePlan:
         if options.judge:
             check_faithfulness(batches, names)
         self.finished = FinishedPasses(place, model, batches, seed) if place and alone else None
+        # What a killed score has finished is not measured again.
         self.left = self.finished.left(names) if self.finished else names
         work = work_on(model, batches)
         judged = work_of_judge(work, names, options.random_orders) if options.judge else {}
@@ -172,6 +173,7 @@ class ScorePlan:
         reads = work_on(model, batches)
         pairs = self.options.interactions
         work = {**self.work, "pairs of heads": work_of_pairs(reads, pairs) if pairs else 0.0}
+        # Timed once; all else are counts of it.
         forward = text_seconds(model, batches)
         seconds = forward * sum(work.values())
         if batches.time_limit is not None:
@@ -194,6 +196,7 @@ class ScorePlan:
         model, batches, seed = self.model, self.batches, self.seed
         options = self.options
         with shown("score", progress) as report:
+            # The bar is divided by the work of each part.
             reports = parts(report, self.work)
             # controls make batches of their own from what the user gave
             text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
@@ -333,6 +336,7 @@ class Scores(Result):
         for name in self.measures:
             if name in other.measures:
                 one, two = self.of(name), other.of(name)
+                # A measure may lack heads in one of them.
                 both = [head for head in one if head in two]
                 value = float(
                     spearman(
@@ -436,6 +440,7 @@ class Scores(Result):
             ranked = self.top(len(self.table), name)
             shown = [f"{row.head} {row.value:.3g}" for row in ranked.itertuples()]
             best = ", ".join(shown[:3])
+            # The last three, the lowest first.
             worst = ", ".join(shown[:-4:-1])
             again = f"; ranks repeat {repeats[name]:.2f}" if name in repeats else ""
             lines.append(f"    {name}: highest {best}; lowest {worst}{again}")

@@ -68,6 +68,7 @@ class RoleChange:
 
     def moved(self) -> str:
         """The roles that the full model's heads lost and that another head has now."""
+        # Whether its head went or stopped doing it.
         left_heads = {measure for _, measure in [*self.lost, *self.removed]}
         gained = {measure for _, measure in self.new}
         return listed([display_name(measure) for measure in sorted(left_heads & gained)])
@@ -128,6 +129,7 @@ def changes(run: FinishedRun, kind: str) -> list[RoleChange]:
             heads = sorted(head for head in mask.kept if head.kind == kind)
         now = set(head_roles(again.roles, kind))
         kept = [role for role in before if role in now]
+        # Gone with their heads: no head could show them.
         removed = [role for role in before if role[0] not in heads]
         lost = [role for role in before if role not in kept and role not in removed]
         new = sorted(now - set(before))
@@ -264,6 +266,7 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
     cells = []
     for at, head in enumerate(sorted(heads, key=place)):
         categories = categories_of_head.get(head, [NO_ROLE])
+        # A head with two roles shares its square between them.
         width = (1 - SPACE) / len(categories)
         own = [display_name(measure) for other, measure in now if other == head]
         roles, functions = ", ".join(own), len(own)
@@ -306,6 +309,7 @@ def _joined(
     joined = joined[joined["kind"].isin(model["kinds"])]
     if measure.startswith("lrp"):
         layers = joined.groupby(["kind", "layer"])
+        # Shares of what stays: without this every head would seem to have gained.
         joined = joined.assign(before=joined["before"] / layers["before"].transform("sum"))
         joined = joined[layers["head"].transform("size") > 1]
     return joined

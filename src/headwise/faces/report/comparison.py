@@ -93,6 +93,7 @@ def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]
     of_one = heads_of_run(one)
     of_other = set(heads_of_run(other))
     shared = [head for head in of_one if head in of_other]
+    # The hash of the full model: equal only for the same weights.
     began = [run.facts["signature"].get("model") for run in (one, other)]
     same_model = began[0] is not None and began[0] == began[1]
     if not shared or not (same_model or set(of_one) == of_other):
@@ -139,6 +140,7 @@ def difference(one: FinishedRun, other: FinishedRun) -> str:
     a, b = one.chosen, other.chosen
     if a is None or b is None or one.quality != other.quality:
         return ""
+    # The paired comparison is far more precise; the other is what is left where texts differ.
     found = on_same_sentences((one, a), (other, b)) or difference_of_changes((one, a), (other, b))
     if found is None:
         return ""
@@ -173,6 +175,7 @@ def on_same_sentences(one: ModelOfRun, other: ModelOfRun) -> tuple[Number, str] 
     (sources, references, ours), (*given, theirs) = texts
     if not references or ours is None or theirs is None or [sources, references] != given:
         return None
+    # Paired: the same sentences, so their difficulty cancels.
     change = translation_answers([ours, theirs], references).change(1)
     return change, f" on the same {len(references)} sentences"
 
@@ -214,6 +217,7 @@ def settings_section(found: Runs) -> dict[str, Any]:
         facts = {part: run.facts.get(part) for part in ("signature", "versions")}
         written.append(flat_settings(run.planned | facts))
     # A setting that one run lacks is empty there, so it differs from any value.
+    # A row a setting, a column a run.
     known = pd.DataFrame(written, index=[*found.runs]).T.fillna("")
     differing = known[known.iloc[:, 0] != known.iloc[:, 1]]
     columns: Columns = {name: itemgetter(name) for name in ("setting", *found.runs)}

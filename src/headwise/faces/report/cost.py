@@ -190,6 +190,7 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
     """
     known = {model["setting"]: model for model in models.model_rows(run.model_table)}
     controls = models.model_rows(models.control_models(run.model_table))
+    # On the reported text they say nothing.
     controls = [control for control in controls if not run.only_tried(control)]
     found: list[ControlComparison] = []
 
@@ -204,6 +205,7 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
             add(facts.reference, model, facts.reference)
 
     for control in controls:
+        # The model that it is a control of; a sweep's own controls have none.
         own = known.get(control["reference"] or "")
         if own is not None:
             found.append(ControlComparison(control["control"], own, control, control, "pruned"))
@@ -212,6 +214,7 @@ def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
             add(control["control"], control, control_facts(against).reference)
 
     for model in run.pruned:
+        # Not a control of the plan, but read like one.
         add(UNREPAIRED.name, model, UNREPAIRED.name)
 
     for model in run.pruned:
@@ -243,6 +246,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for comparison in comparisons:
+        # Without an interval there is no verdict to count.
         if word := comparison.change(run).verdict(run.quality):
             found.setdefault(comparison.kind, []).append(word)
 
@@ -356,6 +360,7 @@ def choose_examples(run: FinishedRun) -> Examples | None:
         return None
     full = texts["full"]
     pruned = texts[chosen["setting"]]
+    # 1 where both say the same, word for word.
     alike = [similarity(one, other) for one, other in zip(full, pruned, strict=True)]
     # An empty source is left out as well: there is nothing to read in it.
     short = [

@@ -43,6 +43,7 @@ def refuse_broken(
     model: nn.Module, name: str, module: nn.Module, given: tuple[Any, ...], output: Any
 ) -> None:
     """Raise HeadwiseError where the inputs of a layer have a gradient and its output has none."""
+    # Without a gradient in there need be none out.
     asked = any(isinstance(each, Tensor) and each.requires_grad for each in given)
     if asked and isinstance(output, Tensor) and not output.requires_grad:
         raise no_gradient(model, name, module)

@@ -19,6 +19,7 @@ def states_heads(config: Any, layout: HeadMask) -> bool:
     """Whether a configuration itself says how many heads are left, so that the stock class has their shapes."""
     if config.is_encoder_decoder or len(layout.heads.kinds) != 1:
         return False
+    # One number, or the layers are uneven.
     left = {len(layout.of(site)) for site in layout.heads.sites}
     return left == {getattr(config.get_text_config(), "num_attention_heads", None)}
 
@@ -45,6 +46,7 @@ def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> Non
         return
     # An offloaded model is compared by shapes alone: its stock twin would need all weights in memory.
     expected = None if is_offloaded(model) else probe(model)
+    # All of it: transformers derives attributes from others.
     before = dict(vars(text))
     write_counts(text, discovery.heads)
     state_size(text, discovery.head_size)
@@ -109,6 +111,7 @@ def note_origins(discovery: Discovery, layout: HeadMask) -> None:
     """
     for site, module in discovery.modules.items():
         groups = layout.heads.key_value[site.kind][site.layer]
+        # Query heads of a group, in the model that was pruned first.
         shared = layout.heads.count(site) // groups
         served_by = [head // shared for head in layout.of(site)]
         origin, _ = key_value_heads(served_by, list(range(groups)))
