@@ -240,11 +240,17 @@ def refuse_counts(heads: HeadMap, options: Pruning) -> None:
 
 def left_by_step(heads: HeadMap, options: Greedy) -> list[int]:
     """How many heads of the options' kinds every step of greedy removal leaves, falling; where all are to stay, all."""
-    least = 1
     some = heads.only(options.kinds or heads.kinds)
-    for keep in several(options.keep):
-        least = sum(counts_by_kinds(some, keep, options.unit).values())
+    least = min(kept_counts(some, options), default=1)
     return sizes(units(some, options.unit), options.step, least) or [some.total]
+
+
+def kept_counts(heads: HeadMap, options: Greedy) -> list[int]:
+    """How many heads, of those that may go, each of the options' target counts keeps; falling, and each once."""
+    counts = [
+        sum(counts_by_kinds(heads, keep, options.unit).values()) for keep in several(options.keep)
+    ]
+    return sorted({*counts}, reverse=True)
 
 
 def divide_among_heads(

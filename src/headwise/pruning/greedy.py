@@ -235,7 +235,12 @@ def removal_orders(score_of: RemovalScore, options: Greedy) -> list[list[Togethe
     def even(mask: HeadMask) -> Mapping[Head, float]:
         return evenly(score(mask))
 
-    (keep,) = several(options.keep) or [1]
+    # Of several target counts, larger models are earlier steps of the same order.
+    keep = min(
+        several(options.keep),
+        key=lambda count: sum(counts_by_kinds(heads.only(kinds), count, options.unit).values()),
+        default=1,
+    )
     ways = [score, even] if options.repair and score_of.score == REPAIR else [score]
     orders = []
     for way in ways:

@@ -318,7 +318,7 @@ class TopKSweep(Sweep, TopK):
 class GreedySweep(Sweep, Greedy):
     """Greedy removal: heads are removed in the order of each of `measure`, a share of `step` at a time.
 
-    Every step is a model; with `keep` only the one with that many heads.
+    Every step is a model; with `keep` only those with so many heads.
     """
 
     method: Literal["greedy"] = option(
@@ -326,7 +326,7 @@ class GreedySweep(Sweep, Greedy):
     )
     keep: list[Counts] = option(
         [],
-        "at most one target count: only that model is made. Without it, one model for every step",
+        "target counts, steps of one order: only these models are made. Without any, one model for every step",
     )
     measure: list[str] = option(
         ["gradient", "random"],
@@ -351,11 +351,11 @@ class GreedySweep(Sweep, Greedy):
 
     @field_validator("keep")
     @classmethod
-    def one_count(cls, keep: list[Counts]) -> list[Counts]:
-        if len(keep) > 1:
+    def in_one_order(cls, keep: list[Counts]) -> list[Counts]:
+        if len(keep) > 1 and any(isinstance(count, dict) for count in keep):
             raise ValueError(
-                "greedy removal makes one number of heads: give one, or none and max_drop 'any' (--max-drop any) "
-                "for a curve of all sizes"
+                "several target counts are steps of one order, which has no numbers by kind: give numbers in total, or "
+                "one count by kind"
             )
         return keep
 

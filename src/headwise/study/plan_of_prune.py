@@ -47,7 +47,7 @@ def plan_of(
         # One model was asked for: then it is the choice, whatever it costs.
         "choice": tables.get("choice") or ({"max_drop": "any"} if one_model else {}),
         # `headwise score` does that; here it would only delay the pruned model.
-        "scoring": {"measures": [], "pruned": []},
+        "scoring": tables.get("scoring") or {"measures": [], "pruned": []},
     }
     if in_memory:
         return validated(Plan, values, "prune", {})

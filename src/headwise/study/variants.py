@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.core.heads import HeadMap
 from headwise.core.options import TEXTLESS_ORDERS, Keep, keep_name
-from headwise.core.units import left_by_step
+from headwise.core.units import kept_counts, left_by_step
 from headwise.pruning.controls import Control, control
 from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
 
@@ -107,9 +107,14 @@ def own_models(
         return models
 
     assert isinstance(sweep, GreedySweep)
-    counts = left_by_step(heads, sweep) if heads else []
-    if sweep.keep:
-        counts = counts[-1:]  # the last step is the one that was asked for
+    counts = []
+    if heads:
+        named = kept_counts(heads.only(sweep.kinds), sweep)
+        steps = left_by_step(heads, sweep)
+        total = heads.only(sweep.kinds).total
+        counts = steps
+        if named:  # one that keeps all heads is no step
+            counts = [count for count in named if steps[-1] < count < total] + steps[-1:]
     for ranking in rankings_of(sweep):
         models += models_of_order(sweep, index, ranking, counts)
     return models

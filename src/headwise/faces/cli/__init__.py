@@ -29,6 +29,7 @@ from headwise.faces.cli.figures import figure
 from headwise.faces.cli.resources import data_get, data_list, lab, translate
 from headwise.faces.cli.signals import Stopped, stoppable, write_error
 from headwise.faces.cli.smaller_models import check, evaluate, export, prune, push
+from headwise.faces.cli.story import story
 from headwise.faces.cli.studies import compare, demo, report, run, train
 
 app = typer.Typer(
@@ -63,6 +64,7 @@ def options(
 GROUPS: dict[str, dict[Callable[..., None], str]] = {
     "First steps": {
         demo: "headwise demo",
+        story: "headwise story my-model --text own.txt --treebank en_ewt-ud-dev.conllu",
         score: "headwise score my-model --text dev.en --text dev.de --judge",
         roles: "headwise roles my-model --treebank en_ewt-ud-dev.conllu",
         lab: "headwise lab my-model",

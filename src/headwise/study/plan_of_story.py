@@ -1,0 +1,95 @@
+"""The plan of a story: one model, one text, and all that a study can say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headwise.core.options import keep_name
+from headwise.study.plan import GreedySweep, Plan
+from headwise.study.plan_of_prune import completed, plan_of
+
+if TYPE_CHECKING:
+    from headwise.models.model import Model
+
+SIZES = ["75%", "50%", "25%"]  # the shares of heads that are kept where nobody names any
+# The targets of one-sided text are searched for like this: else the whole model would not agree with itself.
+SEARCH = {"beam": 1, "batch": 50}
+MEASURED_APART = {
+    "judge": False,
+    "untrained": 0,
+    "interactions": 0,
+}  # what only a plan does unasked
+
+
+def plan_of_story(
+    model: str,
+    tables: Mapping[str, dict[str, Any]],
+    method: str = "greedy",
+    seed: int = 1,
+    settings: Sequence[str] = (),
+    typed: Mapping[str, str] | None = None,
+) -> Plan:
+    """The plan that a story's options stand for, which its model completes (`completed_story`).
+
+    tables: the options that were given, by the tables of a plan. settings, typed: as of `make_plan`. Raises HeadwiseError
+    for options that do not fit together.
+    """
+    pruning = {"keep": SIZES, **tables.get("pruning", {})}
+    if "penalty" in pruning and "keep" not in tables.get("pruning", {}):
+        del pruning["keep"]
+    if method == "greedy" and "compare" not in pruning:
+        # One size is one model; a curve says little without that of random heads.
+        several = isinstance(pruning["keep"], list) and len(pruning["keep"]) > 1
+        pruning |= {"compare": ["random"] if several else [], "orders": 1}
+    filled: dict[str, Any] = {
+        **tables,
+        "name": "story",
+        "scoring": {**MEASURED_APART, **tables.get("scoring", {})},
+        "pruning": pruning,
+        "search": {**SEARCH, **tables.get("search", {})},
+    }
+    return plan_of(model, method, filled, seed, settings=settings, typed=typed)
+
+
+def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
+    """The plan with what its options left to the model; and what will be read and done, in sentences."""
+    plan, note = completed(plan, model)
+    data = plan.data
+    if data.dev is None and data.held_out is None:
+        # Heads are scored there, too: a tenth would be little.
+        half = max(1, len(model.task.read(data.train)) // 2)
+        plan = plan.model_copy(update={"data": data.model_copy(update={"held_out": half})})
+    roles = plan.roles
+    if "translations" in model.task.provides and "words" not in roles.model_fields_set:
+        plan = plan.model_copy(update={"roles": roles.model_copy(update={"words": True})})
+    return plan, [*story_lines(plan, model), *([note] if note else [])]
+
+
+def story_lines(plan: Plan, model: Model) -> list[str]:
+    """What a story reads and does."""
+    data = plan.data
+    reads = [f"reads {named(data.train)}"]
+    if data.held_out is not None:
+        reads.append(f"measures on {data.held_out} of its sentences")
+    else:
+        reads.append(f"measures on {named(data.dev)}")
+    if data.test is not None:
+        reads.append(f"and at the end on {named(data.test)}")
+    does = [f"scores {model.heads.total} heads"]
+    trees = plan.roles.treebank
+    does.append(
+        f"finds what they do on {named(trees)}"
+        if trees
+        else "looks for no roles (--treebank names trees)"
+    )
+    (sweep,) = plan.pruning
+    sizes = ", ".join(keep_name(keep) for keep in sweep.keep) or "several sizes"
+    how = " and repairs what is left" if isinstance(sweep, GreedySweep) and sweep.repair else ""
+    does.append(f"removes {' and '.join(sweep.kinds)} heads (keeps {sizes}){how}")
+    return [f"The story of {model.name}: {', '.join(reads)}; {'; '.join(does)}."]
+
+
+def named(files: Any) -> str:
+    """Files as a user named them."""
+    return " and ".join(map(str, files)) if isinstance(files, list) else str(files)

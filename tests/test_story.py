@@ -1,0 +1,111 @@
+"""`headwise story`: the plan of a model and a text, and one page of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headwise as hw
+from headwise.core.heads import HeadMap
+from headwise.core.options import Greedy
+from headwise.core.units import kept_counts
+from headwise.study.plan import GreedySweep, make_plan
+from headwise.study.plan_of_story import completed_story, plan_of_story
+from headwise.study.variants import own_models
+from models.tasks.askers import asker, embedder, sentences
+from models.tasks.test_classifiers import classifier, drawn
+from refusals import refuses
+
+Call = Callable[..., tuple[int, str, str]]
+QUICK = ["--set", "speed={sentences=2, rounds=1}", "--set", "scoring.measures=['confidence']"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    """A one-sided text."""
+    path = tmp_path / "own.txt"
+    path.write_text("\n".join(sentences(60, 0)) + "\n")
+    return str(path)
+
+
+def story(text: str, **tables: dict[str, Any]) -> Any:
+    return plan_of_story("a/model", {"data": {"train": text}, **tables})
+
+
+def test_one_text_is_enough(text: str) -> None:
+    """Half of it is measured on; three sizes make a curve, beside that of random heads."""
+    plan = story(text)
+    assert plan.name == "story"
+    completed, _ = completed_story(plan, asker())
+    assert completed.data.held_out == 30
+    (sweep,) = plan.pruning
+    assert isinstance(sweep, GreedySweep) and len(sweep.keep) == 3 and sweep.compare == ["random"]
+
+
+def test_one_size_is_one_model(text: str) -> None:
+    """Which then is the choice, whatever it costs; other orders are made where they are asked for."""
+    plan = story(text, pruning={"keep": [4]})
+    assert plan.pruning[0].compare == [] and plan.choice.max_drop == "any"
+    named = story(text, pruning={"keep": [4], "compare": ["gradient"]})
+    assert named.pruning[0].compare == ["gradient"]
+    own, _ = completed_story(story(text, data={"train": text, "held_out": 5}), asker())
+    assert own.data.held_out == 5
+
+
+def test_what_it_reads_and_does_is_said_before_work(text: str) -> None:
+    plan, (line, *_) = completed_story(story(text), asker())
+    assert plan.roles.words  # a translation model
+    for word in ("own.txt", "on 30 of its", "heads", "keeps 0.75, 0.5, 0.25", "--treebank"):
+        assert word in line
+    plan, _ = completed_story(story(text), asker("gpt2"))
+    assert not plan.roles.words
+
+
+@pytest.mark.parametrize("kind", ["marian", "gpt2", "bert", "embedder", "classifier"])
+def test_a_page_of_every_task(call: Call, tmp_path: Path, text: str, kind: str) -> None:
+    if kind == "classifier":
+        model = classifier()
+        rows = [f"{one}\t{label}" for one, label in drawn(60, 0)]
+        Path(text).write_text("\n".join(["text\tlabel", *rows]) + "\n")
+        text = str(Path(text).rename(tmp_path / "own.tsv"))
+    else:
+        model = embedder() if kind == "embedder" else asker("marian" if kind == "marian" else kind)
+    folder = model.save(tmp_path / "model")
+    out = tmp_path / "out"
+    words = ["story", folder, "--text", text, "--keep", "50%", "--out", out, *QUICK]
+    status, printed, said = call(*words, "--dry-run")
+    assert status == 0 and not out.exists(), said
+    status, printed, said = call(*words)
+    assert status == 0, said
+    assert printed == f"{out}/report.html\n" and "The story of" in said
+    assert (out / "heads.csv").exists() and [*(out / "figures").iterdir()]
+    assert len(hw.Run(out).models) == 2
+    before = (out / "report.html").stat().st_mtime_ns
+    status, _, said = call(*words)  # goes on, with nothing to do
+    assert status == 0 and (out / "report.html").stat().st_mtime_ns >= before
+    figure = hw.figure("importance", out, out=tmp_path / "a.svg", measures=["confidence"])
+    assert "Confidence" in figure.read_text()
+
+
+def test_a_text_is_needed(refused: Callable[..., str], tmp_path: Path) -> None:
+    assert "--text FILE" in refused("story", "a/model", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_sizes_are_steps_of_one_order() -> None:
+    """The larger model is the one that this size alone would give."""
+    heads = HeadMap({"encoder-self": (4, 4)})
+    both = Greedy(keep=[6, 0.25, 2])
+    assert kept_counts(heads, both) == [6, 2]
+    data = {"train": "datasets:some/text"}
+    sweep = {"method": "greedy", "keep": [6, 2], "measure": ["gradient"]}
+    plan = make_plan({"model": "a/b", "data": data, "pruning": sweep})
+    assert [model.heads_left for model in own_models(plan.pruning[0], 0, heads)] == [6, 2]
+    by_kind = [{"encoder-self": 2}, 4]
+    refuses(
+        lambda: make_plan({"model": "a/b", "data": data, "pruning": {**sweep, "keep": by_kind}}),
+        "no numbers by kind",
+    )
