@@ -33,17 +33,21 @@ def measure_losses(
     each model goes over it alone.
     """
     whole = HeadMask.full(task.heads)
-    silenced = removal_losses(
-        task.hf, task.discovery, text, [whole, *masks] if cut is None else [whole]
-    )
-    columns, tokens = [silenced[0]], silenced[1]
     # a variant with weights of its own is more than a mask
-    for place, mask in enumerate(masks if cut is not None else ()):
+    alone = masks if cut is not None else ()
+    together = masks if cut is None else ()
+
+    def reading(place: int) -> Batches:
+        """The text for one of several readings, whose progress goes on where that of the one before ends."""
+        return text.reporting(turn(text.progress, place, 1 + len(alone))) if alone else text
+
+    silenced = removal_losses(task.hf, task.discovery, reading(0), [whole, *together])
+    columns, tokens = [silenced[0]], silenced[1]
+    for place, mask in enumerate(alone, start=1):
         assert cut is not None
         smaller = cut(mask)
-        share = turn(text.progress, place, len(masks))
-        whole = HeadMask.full(smaller.heads)
-        lost, _ = removal_losses(smaller.hf, smaller.discovery, text.reporting(share), [whole])
+        own = HeadMask.full(smaller.heads)
+        lost, _ = removal_losses(smaller.hf, smaller.discovery, reading(place), [own])
         columns.append(lost)
     losses = np.concatenate(columns, axis=1)
     check_finite("The loss with heads removed", losses)
