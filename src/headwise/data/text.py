@@ -241,7 +241,7 @@ class ParallelText(TextRows):
         """
         file = existing_file(path)
         keys = (source_key, target_key)
-        rows = _cells(_json_records(file, *keys), keys)
+        rows = cells_of(_json_records(file, *keys), keys)
         return cls._write(
             rows, file.name, cache, file_key(f"jsonl {source_key} {target_key}", file)
         )
@@ -265,7 +265,7 @@ class ParallelText(TextRows):
         if isinstance(dataset, Mapping):
             dataset = split_of(dataset, split)
         keys = (source_key, target_key)
-        rows = _cells(_dataset_records(dataset, name, keys), keys)
+        rows = cells_of(_dataset_records(dataset, name, keys), keys)
         return cls._write(rows, f"{name}[{split}]", cache)
 
     @classmethod
@@ -337,7 +337,7 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
         )
     name = "dataset" if named else "rows"
     records = _dataset_records(given, name, wanted.columns) if named else _numbered(given)
-    return wanted._write(_cells(records, wanted.columns, wanted.numbered), name, None)
+    return wanted._write(cells_of(records, wanted.columns, wanted.numbered), name, None)
 
 
 def refuse_conversations(given: Any) -> None:
@@ -381,7 +381,7 @@ def _is_dataset(spec: object) -> bool:
 
 def _read_table(wanted: type[AnyStored], file: Path, cache: AnyPath | None) -> AnyStored:
     """The text of a table with named columns."""
-    rows = _cells(records_of(file, *wanted.columns), wanted.columns, wanted.numbered)
+    rows = cells_of(records_of(file, *wanted.columns), wanted.columns, wanted.numbered)
     return wanted._write(rows, file.name, cache, file_key(f"{wanted.__name__} of a table", file))
 
 
@@ -401,7 +401,7 @@ def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None)
     split = options.get("split", "train")
     dataset = _loaded(name, options.get("config"), split)
     keys = [options.get(column, column) for column in wanted.columns]
-    rows = _cells(_dataset_records(dataset, name, keys), keys, wanted.numbered)
+    rows = cells_of(_dataset_records(dataset, name, keys), keys, wanted.numbered)
     return wanted._write(rows, f"{name}[{split}]", cache)
 
 
@@ -452,7 +452,7 @@ def unquoted(cell: str) -> str:
     return inside.replace('""', '"') if is_quoted and '"' not in inside.replace('""', "") else cell
 
 
-def _cells(
+def cells_of(
     records: Records, keys: Sequence[str], numbered: bool = False
 ) -> Iterator[tuple[str, ...]]:
     """The text of each record under these keys. numbered: whether that of the last may be a whole number."""

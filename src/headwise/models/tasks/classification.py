@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from headwise.core.answers import Answers
 from headwise.core.heads import HeadMap
 from headwise.core.qualities import ACCURACY
+from headwise.data.labelled_pairs import LabelledPairs
+from headwise.data.store import AnyText
 from headwise.data.text import LabelledText
 from headwise.models.attention.discover import classifies
 from headwise.models.evaluation.losses import answer_classes
@@ -24,8 +26,12 @@ class Classification(Task):
 
     output = "classification"
     noun = "a classifier"
-    needs = "labelled text (--text FILE with columns text and label, hw.LabelledText)"
+    needs = (
+        "labelled text (--text FILE with columns text and label, of pairs also text_pair, premise and hypothesis, or "
+        "sentence1 and sentence2; hw.LabelledText)"
+    )
     text_class = LabelledText
+    also_reads: ClassVar[tuple[Any, ...]] = (LabelledPairs,)
     provides: ClassVar[frozenset[Need]] = frozenset({"loss", "text"})
     quality = ACCURACY
 
@@ -36,13 +42,18 @@ class Classification(Task):
         one_of_several = config.problem_type in (None, "single_label_classification")
         return classifies(hf) and one_of_several and config.num_labels > 1
 
-    def encoded(self, text: LabelledText) -> Labelled:
+    def text_of(self, given: Any) -> Any:
+        """As of every task, and pairs of texts with a label each."""
+        pairs = None if isinstance(given, AnyText) else LabelledPairs.made_of(given)
+        return super().text_of(given) if pairs is None else pairs
+
+    def encoded(self, text: LabelledText | LabelledPairs) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)
 
     def own_answers(self, batches: Batches) -> Answers:
         return answer_classes(self.hf, batches)
 
     def trained_on(
-        self, text: LabelledText, batch_tokens: int, cache: Path | None, limit: int
+        self, text: LabelledText | LabelledPairs, batch_tokens: int, cache: Path | None, limit: int
     ) -> TrainingData:
         return Labelled(text, self.tokenizer, self.hf, min(limit, batch_tokens), cache)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.core.errors import HeadwiseError
+from headwise.data.labelled_pairs import LabelledPairs
 from headwise.data.tagged import TaggedText
 from headwise.data.text import LabelledText
 from headwise.models.attention.discover import (
@@ -33,6 +34,8 @@ from headwise.models.training.token_batches import (
     lengths,
     mapped,
 )
+
+TYPES = "token_type_ids"  # which of two texts each token is of
 
 
 class Labelled(TrainingData):
@@ -56,8 +59,14 @@ class Labelled(TrainingData):
     ) -> None:
         refuse_other_class_loss(model)
 
+        # Models of BERT's kind are told which of two texts a token is of.
+        self.typed = "text_pair" in text.columns and getattr(model.config, "type_vocab_size", 0) > 1
+
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
-            return {"ids": self.ids_of(rows, tokenizer)}
+            if "text_pair" not in rows:
+                return {"ids": self.ids_of(rows, tokenizer)}
+            read = tokenizer(rows["text"], rows["text_pair"], return_token_type_ids=True)
+            return {"ids": read["input_ids"], "types": read[TYPES]}
 
         self.dataset = mapped(text, tokenizer, ids, cache)
         # Before any training: a label that is no class is refused here.
@@ -98,9 +107,12 @@ class Labelled(TrainingData):
         # −1 takes the first row, whose labels are left out below.
         places = self.rows[np.maximum(indices, 0)]
         rows = []
-        for index, place, ids in zip(indices, places, self.dataset[places]["ids"], strict=True):
+        found = self.dataset[places]
+        types = found["types"] if self.typed else [None] * len(places)
+        for index, place, ids, row_types in zip(indices, places, found["ids"], types, strict=True):
             labels = self.labels[place]
-            rows.append({"ids": ids, "labels": [IGNORED] * len(labels) if index < 0 else labels})
+            row = {"ids": ids, "labels": [IGNORED] * len(labels) if index < 0 else labels}
+            rows.append({**row, "types": row_types} if self.typed else row)
         return rows
 
     def collator(self, model: PreTrainedModel, sampler: TokenBatches) -> Collate:
@@ -132,7 +144,11 @@ class LabelledCollator:
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> Batch:
         length = self.length.get(len(rows))
+        types = {}
+        if "types" in rows[0]:
+            types[TYPES] = padded([row["types"] for row in rows], 0, length)
         return {
+            **types,
             "input_ids": padded([row["ids"] for row in rows], self.fill, length),
             "attention_mask": padded([[1] * len(row["ids"]) for row in rows], 0, length),
             "labels": padded(
@@ -212,7 +228,7 @@ def first_tokens(words: Sequence[int | None]) -> list[int | None]:
     return firsts
 
 
-def classes_of(text: LabelledText, model: PreTrainedModel) -> np.ndarray:
+def classes_of(text: LabelledText | LabelledPairs, model: PreTrainedModel) -> np.ndarray:
     """The class of every text. Raises HeadwiseError for a label that is no class of the model."""
     # Each label once: a data set has millions of texts and a few classes.
     names, inverse = np.unique(np.array(text.dataset["label"], dtype=str), return_inverse=True)
