@@ -427,7 +427,6 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "reason"),
         [
-            (["--keep", "1", "--keep", "2"], "give one, or none"),
             (["--keep", "1", "--text", "LICENSE"], "Labelled text is one file, but 2 were given"),
         ],
     )
