@@ -43,12 +43,14 @@ def test_one_text_is_enough(text: str) -> None:
     assert completed.data.held_out == 30
     (sweep,) = plan.pruning
     assert isinstance(sweep, GreedySweep) and len(sweep.keep) == 3 and sweep.compare == ["random"]
+    assert plan.choice.max_drop == "any"
+    assert story(text, choice={"max_drop": 2.0}).choice.max_drop == 2.0
 
 
 def test_one_size_is_one_model(text: str) -> None:
-    """Which then is the choice, whatever it costs; other orders are made where they are asked for."""
+    """Other orders are made where they are asked for."""
     plan = story(text, pruning={"keep": [4]})
-    assert plan.pruning[0].compare == [] and plan.choice.max_drop == "any"
+    assert plan.pruning[0].compare == []
     named = story(text, pruning={"keep": [4], "compare": ["gradient"]})
     assert named.pruning[0].compare == ["gradient"]
     own, _ = completed_story(story(text, data={"train": text, "held_out": 5}), asker())

@@ -47,6 +47,8 @@ def plan_of_story(
         "name": "story",
         "scoring": {**MEASURED_APART, **tables.get("scoring", {})},
         "pruning": pruning,
+        # The smallest model is the choice, whatever it costs: its cost is what is told.
+        "choice": {"max_drop": "any", **tables.get("choice", {})},
         "search": {**SEARCH, **tables.get("search", {})},
     }
     return plan_of(model, method, filled, seed, settings=settings, typed=typed)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from faces.report.conftest import data_of
 from faces.report.made import change, make_run
 from faces.report.made_sweeps import GATES, JOINT, write_sweeps
+from headwise.faces.cli.outcome import changed_translations
 from headwise.faces.report import cost, gate_history, kept_heads, models
 from headwise.faces.report.cost import choose_examples, similarity, word_differences
 from headwise.faces.report.page import collect, figures_in
@@ -219,3 +220,17 @@ def test_models_that_were_not_saved_have_their_weights_in_memory(tmp_path: Path)
     assert shown is not None and "size on disk" not in shown.columns
     at = shown.columns.index("weights in memory")
     assert [row.cells[at] for row in shown.rows][::3] == ["37.9\u202fMB", "36.6\u202fMB"]
+
+
+def test_translations_of_dev_are_shown_where_there_is_no_test_text(tmp_path: Path) -> None:
+    """Of one-sided text, whose reference is what the full model says, without a reference."""
+    folder = make_run(tmp_path / "run")
+    (folder / "translations" / "test").rename(folder / "translations" / "dev")
+    full = (folder / "translations" / "dev" / "full.txt").read_text()
+    (folder / "translations" / "dev" / "reference.txt").write_text(full)
+    run = read_run(folder)
+    examples = choose_examples(run)
+    assert examples is not None and examples.split == "dev"
+    assert not any(one.reference for one in examples.shown)
+    lines = changed_translations(run)
+    assert lines[0].startswith("38 of 60 dev translations differ") and len(lines) == 1 + 5 * 3

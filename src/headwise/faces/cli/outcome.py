@@ -22,7 +22,8 @@ class Outcome:
 
     headline, and the finding of its comparison: better, worse, not distinguishable, or none. lines: what the headline
     rests on, what follows, and what speaks against the choice, or why there is none. layouts: of the chosen model by its
-    name, of all where none was chosen. model: the folder of the chosen model. next_commands: what to do now, and how.
+    name, of all where none was chosen. model: the folder of the chosen model. next_commands: what to do now, and
+    how. changed: the translations that changed most, side by side.
     """
 
     headline: str
@@ -31,6 +32,7 @@ class Outcome:
     layouts: Mapping[str, HeadMask] = field(default_factory=dict)
     model: Path | None = None
     next_commands: Sequence[tuple[str, str]] = ()
+    changed: Sequence[str] = ()
 
 
 def outcome(out: Path) -> Outcome:
@@ -73,7 +75,29 @@ def outcome(out: Path) -> Outcome:
         layouts,
         place,
         next_commands,
+        changed_translations(run),
     )
+
+
+def changed_translations(run: FinishedRun) -> list[str]:
+    """The translations that the chosen model changed most, each below that of the full model; nothing without any."""
+    from headwise.faces.report.cost import choose_examples
+
+    examples = choose_examples(run)
+    changed = [one for one in examples.shown if not one.same] if examples else []
+    if not examples or not changed:
+        return []
+    different = examples.total - examples.same
+    lines = [
+        f"{different} of {examples.total} {examples.split} translations differ; those that changed most:"
+    ]
+    for one in changed:
+        lines.append(f"  {one.number}. {one.source}")
+        for name, pieces in (("full", one.full), ("pruned", one.pruned)):
+            lines.append(
+                f"     {name}: {''.join(f'{part.text}{part.behind}' for part in pieces).strip()}"
+            )
+    return lines
 
 
 def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) -> list[str]:

@@ -101,7 +101,7 @@ def run_plan(
         if ended is not None:
             small = ended.model
             show_finding(progress.console, ended.headline, ended.finding)
-            for line in ended.lines:
+            for line in [*ended.lines, *ended.changed]:
                 progress.say(line)
             show_kept(progress.console, ended.layouts)
             for what, command in ended.next_commands:

@@ -316,7 +316,8 @@ class Piece(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One sentence with its two translations, in pieces; `number` is its line in the test text, counted from 1."""
+    """One sentence with its two translations, in pieces; `number` is its line in the text, counted from 1; an empty
+    reference is the full model's own translation."""
 
     number: int
     source: str
@@ -327,11 +328,12 @@ class Example(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """The examples of a report, and how many translations there are and are the same word for word."""
+    """The examples of a report, and how many translations there are and are the same word for word; split: of which text."""
 
     shown: list[Example]
     total: int
     same: int
+    split: str
 
 
 @section(
@@ -340,21 +342,23 @@ class Examples(NamedTuple):
     question="What do the changed translations look like?",
     story=True,
     order=120,
-    files=("translations/test/",),
-    brought_by="a test text (data.test), and a pruned model that was chosen",
-    qualities=("bleu",),
+    files=("translations/",),
+    brought_by="a pruned model that was chosen",
+    qualities=("bleu", "agreement"),
 )
 def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
-    """The section is left out where the test text has not been translated by the full and by a chosen pruned model."""
-    if run.model_table.empty or run.quality != BLEU:
+    """The section is left out where no text has been translated by the full and by a chosen pruned model."""
+    if run.model_table.empty or run.quality not in (BLEU, AGREEMENT):
         return None
     examples = choose_examples(run)
     return None if examples is None else {"examples": examples, "chosen": run.chosen}
 
 
 def choose_examples(run: FinishedRun) -> Examples | None:
-    """Three seeded draws from the unchanged translations, then the five most changed; None with nothing to compare."""
-    texts = run.translations
+    """Three seeded draws from the unchanged translations, then the five most changed, of the test text or else of dev; None
+    with nothing to compare."""
+    split = "test" if run.translations else "dev"
+    texts = run.translations or run.dev_translations
     chosen = run.chosen
     if chosen is None or not {"source", "reference", "full", chosen["setting"]} <= set(texts):
         return None
@@ -370,11 +374,13 @@ def choose_examples(run: FinishedRun) -> Examples | None:
     changed = sorted((i for i in short if alike[i] < 1), key=lambda i: (alike[i], i))
     # Seeded, so a report that is made again shows the same sentences.
     some = random.Random(EXAMPLES_SEED).sample(unchanged, min(UNCHANGED_EXAMPLES, len(unchanged)))
+    # The references of one-sided text are the full model's own translations.
+    own = texts["reference"] == full
     shown = []
     for i in [*sorted(some), *changed[:CHANGED_EXAMPLES]]:
-        said = texts["source"][i], texts["reference"][i]
+        said = texts["source"][i], "" if own else texts["reference"][i]
         shown.append(Example(i + 1, *said, *word_differences(full[i], pruned[i]), alike[i] == 1))
-    return Examples(shown, len(full), alike.count(1))
+    return Examples(shown, len(full), alike.count(1), split)
 
 
 def similarity(one: str, other: str) -> float:

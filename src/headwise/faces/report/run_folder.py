@@ -142,6 +142,7 @@ class FinishedRun:
     layouts: Mapping[str, HeadMask]
     gates: Mapping[str, pd.DataFrame]
     translations: Mapping[str, list[str]]
+    dev_translations: Mapping[str, list[str]]
     rescored: Mapping[str, Rescored]
 
     @property
@@ -320,6 +321,7 @@ def read_run(folder: Path) -> FinishedRun:
         layouts=layouts,
         gates=gates,
         translations=_translations(folder / "translations" / "test", names),
+        dev_translations=_translations(folder / "translations" / "dev", names),
         rescored=rescored,
         **tables,
     )
@@ -379,6 +381,7 @@ def read_part(folder: Path) -> FinishedRun:
         layouts={},
         gates={},
         translations={},
+        dev_translations={},
         rescored={},
         **tables,
     )
