@@ -94,6 +94,13 @@ def test_formats(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("family", "said"), [("bert", True), ("distilbert", False)])
+def test_graphs_say_that_they_read_one_text(family: str, said: bool, tmp_path: Path) -> None:
+    notes: list[str] = []
+    hw.export(of_pairs(family), "torch", tmp_path / "graph", say=notes.append)
+    assert any("no token_type_ids" in note for note in notes) is said
+
+
 def test_pruned_and_trained(tmp_path: Path) -> None:
     model = of_pairs()
     small = hw.prune(model, ROWS, hw.Greedy(keep=3), dev=8)

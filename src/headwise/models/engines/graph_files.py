@@ -31,6 +31,7 @@ from headwise.models.attention.discover import logits_in, output_of, reads_its_s
 from headwise.models.attention.padding import plain_config
 from headwise.models.marian.network import Ssru
 from headwise.models.model import Model
+from headwise.models.tasks.classification import Classification
 from headwise.models.tasks.embedding import Embedding
 
 # Sizes of the example: all different, and none of them 0 or 1.
@@ -376,7 +377,7 @@ def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head]
             check_engine(graph, partial(run_onnx, session), "ONNX Runtime")
     save_tokenizer(model, folder)
     checked = f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"
-    return [checked, *pooling_notes(model)]
+    return [checked, *pooling_notes(model), *type_notes(model)]
 
 
 @contextmanager
@@ -411,11 +412,24 @@ def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
             check_engine(graph, partial(run_program, program), "torch.export")
     save_tokenizer(model, folder)
     checked = f"checked in PyTorch: within {TOLERANCE:g} of the largest number"
-    return [checked, *pooling_notes(model)]
+    return [checked, *pooling_notes(model), *type_notes(model)]
 
 
 def run_program(program: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return list(program(inputs=inputs))
+
+
+def type_notes(model: Model) -> list[str]:
+    """Notes on what a graph of a classifier of pairs does not read."""
+    pairs = isinstance(model.task, Classification) and (
+        getattr(model.hf.config, "type_vocab_size", 0) > 1
+    )
+    if not pairs:
+        return []
+    return [
+        "the graph has no token_type_ids: each token counts as one of a single text, so a model that was trained on pairs "
+        "answers otherwise"
+    ]
 
 
 def pooling_notes(model: Model) -> list[str]:
@@ -428,6 +442,7 @@ def pooling_notes(model: Model) -> list[str]:
         pooling = f"pool as modules.json says ({error})"
     return [
         f"the graph gives a vector for each token, not for a sentence: {pooling} over its tokens"
+        f"{model.task.reading().words}"
     ]
 
 
