@@ -27,6 +27,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 setup: $(INSTALLED)
+	@echo "Next: source .venv/bin/activate, then headwise demo (ten minutes) or headwise story MODEL --text FILE"
 
 # pip's own folder is asked for, not python's: a `venv` that fails half-way (Debian without python3-venv) leaves only the latter.
 $(INSTALLED): pyproject.toml plugins/headwise-speech/pyproject.toml constraints.txt
