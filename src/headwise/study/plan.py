@@ -631,18 +631,20 @@ def make_plan(
             f"{source}: [data] names texts and [languages] as well: leave one of them out."
         )
     for name, texts in (plan.languages or {"": plan.data}).items():
-        refuse_texts(texts, f"{source}: [{f'languages.{name}' if name else 'data'}]")
+        where = f"{source}: [{f'languages.{name}' if name else 'data'}]"
+        refuse_texts(texts, where, only_scores=not plan.pruning and isinstance(plan.model, str))
     for spec in (plan.roles.treebank, plan.roles.confirm):
         refuse_missing(spec or [])
     return plan
 
 
-def refuse_texts(texts: DataSection, where: str) -> None:
-    """Texts must be named once, and exist."""
+def refuse_texts(texts: DataSection, where: str, only_scores: bool) -> None:
+    """Texts must be named once, and exist. only_scores: whether nothing is trained or chosen on them."""
     files = [spec for spec in (texts.train, texts.dev, texts.test) if spec is not None]
     if texts.embedded is None and texts.train is None:
         raise HeadwiseError(
-            f"{where} needs a train text (and best dev and test texts), or [data.embedded]."
+            f"{where} needs a train text (and best dev and test texts), or [data.embedded]"
+            f"{': where heads are only scored, it may be the dev text' if only_scores else ''}."
         )
     if texts.embedded is not None and files:
         raise HeadwiseError(
