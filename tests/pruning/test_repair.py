@@ -242,6 +242,13 @@ class TestOptions:
         hw.prune(asker(), lines(60), hw.Greedy(keep=4, measure="gradient"), dev=pairs(9, 5))
         assert read == [60]
 
+    def test_the_rate_follows_the_start(self) -> None:
+        """A repaired encoder trains more slowly, unless a rate is named."""
+        assert hw.Greedy(keep=1, train="distil", repair=True).learning_rate == 4e-4
+        assert hw.Greedy(keep=1, train="distil", measure="gradient").learning_rate == 1e-3
+        named = hw.Greedy(keep=1, train="distil", repair=True, learning_rate=2e-3)
+        assert named.learning_rate == 2e-3
+
     def test_it_may_be_trained_then(self, tmp_path: Any) -> None:
         model = asker("llama")
         options = hw.Greedy(

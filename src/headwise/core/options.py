@@ -195,6 +195,7 @@ class Search(Options):
 
 # Of the ways to train that have a rate of their own.
 RATES: dict[str | None, float] = {"apart": 1e-4, "distil": 1e-3}
+RATE_AFTER_REPAIR = 4e-4  # with distil: the usual one would undo the repair within an epoch
 WITHOUT_DROPOUT = ("apart", "distil", "gates")
 
 
@@ -205,7 +206,7 @@ class FineTuning(Options):
     learning_rate: float = option(
         3e-4,
         f"rate of the weights, after warmup; unless it is named {RATES['apart']:g} with train = 'apart', "
-        f"{RATES['distil']:g} with 'distil'",
+        f"{RATES['distil']:g} with 'distil' ({RATE_AFTER_REPAIR:g} after repair)",
         gt=0,
     )
     warmup: int = option(50, "updates until the rates are reached", ge=0)
@@ -431,6 +432,12 @@ class Greedy(Pruning, FineTuning):
     search: Search | None = option(
         None, "how translations are searched for, to measure BLEU; unset: as hw.Search() does"
     )
+
+    def changed_by(self, train: Train | None) -> dict[str, Any]:
+        changes = super().changed_by(train)
+        if changes and train == "distil" and self.repair:
+            changes["learning_rate"] = RATE_AFTER_REPAIR
+        return changes
 
     @model_validator(mode="after")
     def refuse_idle(self) -> Self:
