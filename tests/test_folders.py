@@ -16,6 +16,7 @@ import pytest
 import headwise as hw
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import PAGES, RESULTS, SUMS, Folder, output_file, write_file
+from headwise.faces.report import compare
 from headwise.study.ownership import refuse_others
 from headwise.study.plan import Plan
 
@@ -247,7 +248,7 @@ class TestNamedFiles:
     ) -> None:
         for call in (
             lambda: hw.report(name),
-            lambda: hw.compare(tmp_path, name, tmp_path / "out"),
+            lambda: compare(tmp_path, name, tmp_path / "out"),
             lambda: refuse_others(Plan(name="n"), Path(name)),
         ):
             with pytest.raises(HeadwiseError, match=f"cannot be a folder .*{sentence}"):

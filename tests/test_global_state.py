@@ -24,6 +24,7 @@ import headwise as hw
 from headwise.core.options import Architecture
 from headwise.core.progress import Progress
 from headwise.data.embedded import write_treebank
+from headwise.faces.report import compare
 from headwise.importance.interactions import interactions
 from headwise.importance.untrained import untrained
 from headwise.models.attention.capture import capture
@@ -122,7 +123,7 @@ def study(world: Any) -> None:
     plan, folder = make_plan(STUDY), world.folder / "run"
     run_study(plan, folder, QUIET, report=hw.report)
     shutil.copytree(folder, world.folder / "other")
-    hw.compare(folder, world.folder / "other", world.folder / "comparison")
+    compare(folder, world.folder / "other", world.folder / "comparison")
 
 
 def aligned(world: Any) -> None:

@@ -111,3 +111,16 @@ def test_several_sizes_are_steps_of_one_order() -> None:
         lambda: make_plan({"model": "a/b", "data": data, "pruning": {**sweep, "keep": by_kind}}),
         "no numbers by kind",
     )
+
+
+def test_in_python_it_is_the_same_plan(call: Call, tmp_path: Path, text: str) -> None:
+    """So the command finds nothing to do in the folder of the function, and the other way round."""
+    folder = asker("gpt2").save(tmp_path / "model")
+    out = tmp_path / "out"
+    run = hw.story(folder, text, dev=20, keep=[2], out=out, quiet=True)
+    assert (out / "report.html").exists() and len(run.models) == 2 and "scores" in run.tables
+    plan = (out / "plan.toml").read_text()
+    words = ["story", folder, "--text", text, "--dev", 20, "--keep", 2, "--out", out]
+    status, _, said = call(*words)
+    assert status == 0 and (out / "plan.toml").read_text() == plan, said
+    refuses(lambda: hw.story(asker("gpt2"), text), "save the model")  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.core.errors import HeadwiseError, called_as
-from headwise.faces.report import compare, figure, report
+from headwise.faces.report import figure, report
 
 if TYPE_CHECKING:
     from headwise.core.heads import Head
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headwise.faces.hub import push
     from headwise.faces.lab.notebook import lab
     from headwise.faces.opened_run import Run
+    from headwise.faces.told import story
     from headwise.importance.effects import effects
     from headwise.importance.scores import Scores, score
     from headwise.models.engines.check import check
@@ -83,6 +84,7 @@ else:
         "faces.hub": ("push",),
         "faces.lab.notebook": ("lab",),
         "faces.opened_run": ("Run",),
+        "faces.told": ("story",),
         "importance.effects": ("effects",),
         "importance.scores": ("Scores", "score"),
         "models.engines.check": ("check",),
@@ -157,8 +159,8 @@ __all__ = [
     "push",
     "Run",
     "report",
-    "compare",
     "figure",
+    "story",
     "lab",
     "HeadwiseError",
     "__version__",

@@ -47,7 +47,7 @@ def report(run: str | PathLike[str]) -> Path:
     return folder / "report.html"
 
 
-@called_as("hw.compare('runs/one', 'runs/other')")
+@called_as("compare('runs/one', 'runs/other')")
 def compare(
     run: str | PathLike[str],
     other: str | PathLike[str],
