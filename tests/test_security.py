@@ -74,7 +74,7 @@ def test_a_pickle_in_a_model_folder_is_not_run(
         "tensors alone are read"
     )
     torch.save({**model.state_dict(), "more": Evil(trace)}, weights)
-    with pytest.raises(hw.HeadwiseError, match="not a complete model that transformers can load"):
+    with pytest.raises(hw.HeadwiseError, match="are a pickled program"):
         hw.load(folder)
     assert not trace.exists()
     torch.load(weights, weights_only=False)
