@@ -207,7 +207,7 @@ def pruned_findings(
     """The weights of a pruned model compared with those of its original without the same heads, and where they are equal,
     the outputs. sealed: whether the folder is as headwise wrote it: then what is changed was trained."""
     weights = dict(named_weights(model.hf))
-    others, moved = changed_weights(weights, dict(named_weights(original.remove(layout).hf)))
+    others, moved, apart = changed_weights(weights, dict(named_weights(original.remove(layout).hf)))
     without = f"{original.name}{' without the same heads' * (model.layout is not None)}"
     if not others:
         yield Finding("weights", True, f"all {len(weights)} are those of {without}")
@@ -221,33 +221,39 @@ def pruned_findings(
         says = f"{says}, and no {SUMS} tells whether by training or by damage"
         yield Finding("weights", False, says)
         return
-    if moved > UNRELATED:
+    if apart > UNRELATED:
         yield Finding("weights", False, f"{says}, as far as those of an unrelated model")
         return
-    yield Finding("weights", True, f"{says}: trained after removal")
+    yield Finding("weights", True, f"{says}: trained or repaired after removal")
     compare = shlex.join(["headwise", "evaluate", original.name, str(folder), "--text", "FILE"])
-    yield Finding(
-        "outputs", None, f"training changed them on purpose; what they are worth: {compare}"
-    )
+    yield Finding("outputs", None, f"they were changed on purpose; what they are worth: {compare}")
 
 
 def changed_weights(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]
-) -> tuple[list[str], float]:
-    """The names of weights that are not as expected, and how far these are from that, as a share of its norm."""
+) -> tuple[list[str], float, float]:
+    """The names of weights that are not as expected, and how far these are from that: as a share of their norm, and of that
+    of all matrices, because repair may turn a few of them round."""
     others = []
     gaps = 0.0
     norms = 0.0
+    equal = 0.0
     for name, tensor in weights.items():
         wanted = expected.get(name)
         if wanted is None or wanted.shape != tensor.shape:
             others.append(name)
-        elif not torch.equal(tensor, wanted.to(tensor.dtype)):
-            others.append(name)
-            gap = tensor.detach().float() - wanted.detach().float()
-            gaps += float(gap.square().sum())
-            norms += float(wanted.detach().float().square().sum())
-    return others, math.sqrt(gaps / norms) if norms else math.inf
+            continue
+        norm = float(wanted.detach().float().square().sum())
+        if torch.equal(tensor, wanted.to(tensor.dtype)):
+            equal += norm * (tensor.dim() > 1)
+            continue
+        others.append(name)
+        gap = tensor.detach().float() - wanted.detach().float()
+        gaps += float(gap.square().sum())
+        norms += norm
+    if not norms:
+        return others, math.inf, math.inf
+    return others, math.sqrt(gaps / norms), math.sqrt(gaps / (norms + equal))
 
 
 def masked_against_removed(model: Model, layout: HeadMask, original: Model) -> Finding:
