@@ -145,7 +145,10 @@ class Training(Options):
 
     epochs: int = option(40, "epochs, at most: see patience", ge=1)
     batch_tokens: int = option(
-        5040, "positions a side in one batch, padding included", ge=16, le=1_000_000_000
+        5040,
+        "positions a side in one batch, padding included; of a text with fewer, batches are smaller, and that is said",
+        ge=16,
+        le=1_000_000_000,
     )
     accumulate: int = option(1, "batches per update, over all processes", ge=1)
     learning_rate: float = option(1e-3, "the highest rate, reached after warmup", gt=0)
