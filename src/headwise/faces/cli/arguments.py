@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headwise.study.run_context import RunContext
 
 Names = TypeVar("Names", str, list[str])
+Method = Literal["gates", "top-k", "greedy"]
 NO_TEXT = (
     "No text was given: name it with --text FILE, with --text SOURCE --text TARGET for a translation model, with "
     "--audio FILE for a speech model, or give the folder of a study as the model."

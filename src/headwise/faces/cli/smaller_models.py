@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,6 +21,7 @@ from headwise.faces.cli.arguments import (
     DryRun,
     Dtype,
     Limit,
+    Method,
     ModelName,
     Quiet,
     ResultsOut,
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from headwise.models.model import Model
     from headwise.study.plan import Plan
 
-
-Method = Literal["gates", "top-k", "greedy"]
 
 # Left out: the length of training, which the options of pruning set, and the type of numbers, which --dtype sets.
 PRUNE_OPTIONS = [

@@ -15,6 +15,7 @@ from headwise.faces.cli.arguments import (
     Device,
     DevTexts,
     DryRun,
+    Method,
     ModelName,
     Quiet,
     ResultsOut,
@@ -34,7 +35,6 @@ from headwise.faces.cli.fields import (
     takes_fields,
     typed_options,
 )
-from headwise.faces.cli.smaller_models import Method
 from headwise.faces.cli.studies import run_plan
 from headwise.faces.cli.work import default_folder
 from headwise.importance.options import Scoring
