@@ -24,8 +24,8 @@ PAGE = 7.0 * 72  # both of them
 FONT = (
     "Arial, Helvetica, 'Liberation Sans', sans-serif"  # metrics alike, so that words fit anywhere
 )
-# Colours that people with any colour vision tell apart (Okabe and Ito 2008), those with enough contrast to black first.
-DISTINCT = ("#56b4e9", "#e69f00", "#cc79a7", "#2fbf95", "#f0e442", "#e07b39", "#8fa7e8")
+# Colours that people with any colour vision tell apart (Okabe and Ito 2008; the last is lighter, for black words on it).
+DISTINCT = ("#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#f0e442", "#d55e00", "#3f7fbf")
 WORDS = 6.0  # of the text in cells
 SMALLEST = 4.6  # text that is still read
 ROW = 20.0  # the height of a layer
