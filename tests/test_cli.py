@@ -875,7 +875,6 @@ class TestPruning:
             ("--text dev.en", "--text was given 3 times: a text is one file, or two"),
             ("--dev dev.en --method greedy", "--dev was given 3 times"),
             ("--test dev.fr --keep 2", "There is no file 'dev.fr'"),
-            ("--method greedy --keep 3 --keep 2", "give one, or none"),
             (
                 "--method greedy --penalty 1",
                 "--penalty means nothing with --method greedy, only with gates",

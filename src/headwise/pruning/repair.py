@@ -214,13 +214,14 @@ def fit(
         return
     start = torch.cat([weight, out.bias.detach().double().cpu()[None]]) if constant else weight
     fitted, held = (Moments.empty(len(weight), weight.shape[1], constant) for _ in range(2))
-    wide = None
+    wide: tuple[Moments, Moments] | None = None
     if values is not None:
-        states = values.width * len(values.rows)
-        wide = [Moments.empty(states, weight.shape[1], constant, torch.float32) for _ in range(2)]
+        sizes = (values.width * len(values.rows), weight.shape[1], constant, torch.float32)
+        wide = Moments.empty(*sizes), Moments.empty(*sizes)
     side, _ = sides_of_site(layer.site)
     for number, masks in enumerate(text.places):
-        with values.reading() if values and wide else nullcontext([]) as attended:
+        reading = values.reading() if values and wide else nullcontext(list[Tensor]())
+        with reading as attended:
             features, targets, weights = pairs(whole, small, layer, number, drift)
         text.add(fitted, held, number, masks[side], features, targets, weights)
         if values and wide:
