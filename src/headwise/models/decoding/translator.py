@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from headwise.core.progress import Report, silent
 from headwise.models.attention.backward import words_of
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
+from headwise.models.decoding.search import OtherSearch, search_rows
 from headwise.models.positions import positions_of
 
 # Settings of a generation configuration that name tokens.
@@ -218,24 +220,33 @@ def decode(
     """The token ids of the best translation of each source sentence, B T: from the start token on, padded. length: the
     most tokens, without the start token."""
     config: Any = model.config.get_text_config(decoder=True)
-    cache = BeamCache(DynamicCache(config=config), DynamicCache(config=config))
-    written: Tensor = model.generate(
-        **batch,
-        past_key_values=cache,
-        num_beams=search.beam,
-        length_penalty=search.length_penalty,
-        max_length=length + 1,
-        min_length=length + 1 if exactly else 0,
-        do_sample=False,
-        bad_words_ids=banned_words(model, tokenizer) or None,
-        early_stopping=False,
-        # A generation configuration may set these: they would replace the length, or give other rows.
-        max_new_tokens=None,
-        min_new_tokens=None,
-        num_return_sequences=1,
-        return_dict_in_generate=False,
-    )
-    return written
+    banned = banned_words(model, tokenizer) or None
+
+    def generated(loop: Callable[..., Tensor] | None) -> Tensor:
+        written: Tensor = model.generate(
+            **batch,
+            past_key_values=BeamCache(DynamicCache(config=config), DynamicCache(config=config)),
+            num_beams=search.beam,
+            length_penalty=search.length_penalty,
+            max_length=length + 1,
+            min_length=length + 1 if exactly else 0,
+            do_sample=False,
+            bad_words_ids=banned,
+            early_stopping=False,
+            # A generation configuration may set these: they would replace the length, or give other rows.
+            max_new_tokens=None,
+            min_new_tokens=None,
+            num_return_sequences=1,
+            return_dict_in_generate=False,
+            custom_generate=loop,
+        )
+        return written
+
+    # On a GPU transformers' own loop waits for fewer numbers.
+    if device_of(model).type == "cpu":
+        with suppress(OtherSearch):
+            return generated(search_rows)
+    return generated(None)
 
 
 def banned_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
