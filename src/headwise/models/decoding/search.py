@@ -8,7 +8,7 @@ found by such products (`Words`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -298,8 +298,12 @@ class Words:
         if shares is not None:
             chosen = shares.gather(1, at)
             norm = top[:, :1] - chosen[:, :1]
-            # The chosen words' shares of the rounded sum are exchanged for exact ones.
-            corrected = ((exact - norm).exp() - chosen.exp()).sum(1, keepdim=True)
+            # The shares that chosen and forbidden words have in the rounded sum are exchanged for exact ones.
+            bias = None if self.project.bias is None else self.project.bias[forbidden]
+            unwritten = replace(self.project, weight=self.project.weight[forbidden], bias=bias)
+            exact = torch.cat([exact, unwritten(states)], 1)
+            rounded = torch.cat([chosen, shares[:, forbidden]], 1)
+            corrected = ((exact - norm).exp() - rounded.exp()).sum(1, keepdim=True)
             best = best - norm - corrected.log1p()
         if len(doubt):
             best[doubt], words[doubt] = self.of_all(states[doubt], count, forbidden, scored)
