@@ -247,7 +247,8 @@ class Words:
     @cached_property
     def longest(self) -> Tensor:
         """The length of the longest of the weights' rows."""
-        return self.project.weight.norm(dim=1).max()
+        longest: Tensor = torch.linalg.vector_norm(self.project.weight, dim=1).max()
+        return longest
 
     def likeliest(
         self, states: Tensor, count: int, shift: Tensor, scored: bool
@@ -315,5 +316,5 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     if device.type != "cpu":
         return False
     # From torch 2.12 on.
-    able = getattr(torch.cpu, "get_capabilities", dict)()
+    able: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
