@@ -38,7 +38,7 @@ from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.objective import predict
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.translation_model import build_model
-from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders
 from roles import peak
 
 SCORES = ("confidence", "lrp.ding.pooled", "gradient", "ablation.zero")  # one of each pass
@@ -124,7 +124,7 @@ def child(options: argparse.Namespace) -> None:
         RemovalScore(model, text, "gradient", True, 0), sweep
     )
     at_random = Greedy(kinds=["encoder-self"], measure="random")
-    order = removal_order(RemovalScore(model, text, "random", False, 0), at_random)
+    order, *_ = removal_orders(RemovalScore(model, text, "random", False, 0), at_random)
     total = model.heads.only(["encoder-self"]).total
     masks = [
         mask_without(model.heads, order, total - left)

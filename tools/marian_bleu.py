@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,8 @@ def main(name: str, source: str, target: str, out: str, *pruned: str) -> None:
             written = hw.export(model, "marian", Path(folder) / "written", "int8")
             ways = engines(written, whole.source)
             rounded = hw.load(written)
-            ways[ROUNDED] = lambda given, rounded=rounded: rounded.translate(given, beam=1)
-            ways[HEADWISE] = lambda given, model=model: model.translate(given, beam=1)
+            ways[ROUNDED] = partial(rounded.translate, beam=1)
+            ways[HEADWISE] = partial(model.translate, beam=1)
             for engine, translate in ways.items():
                 start = processor_seconds()
                 lines[label, engine] = translate(text.sources)

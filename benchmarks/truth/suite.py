@@ -22,7 +22,7 @@ from headwise.core.statistics import clustered_proportion_interval, t_margin
 from headwise.core.units import left_by_step
 from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.scores import score
-from headwise.pruning.greedy import RemovalScore, mask_without, removal_order
+from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders
 from headwise.roles.alignment import read_links
 from headwise.roles.observation import RoleOptions
 from headwise.roles.role_data import RoleTexts, token_counts
@@ -128,7 +128,7 @@ def removed(planted: PlantedModel, seed: int) -> pd.DataFrame:
     model = planted.model
     sweep = Greedy(kinds=model.heads.kinds, measure=RESCORED, rescore=True)
     removal_score = RemovalScore(model, model.task.batches(planted.text), RESCORED, True, seed)
-    order = removal_order(removal_score, sweep)
+    order, *_ = removal_orders(removal_score, sweep)
     total = model.heads.total
     masks = [
         mask_without(model.heads, order, total - left) for left in left_by_step(model.heads, sweep)
