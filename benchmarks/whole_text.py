@@ -120,7 +120,7 @@ def child(options: argparse.Namespace) -> None:
     jobs: dict[str, Callable[[], object]] = {"a forward": partial(forward, model, text)}
     jobs |= {name: partial(values, model, text, name) for name in SCORES}
     sweep = Greedy(kinds=["encoder-self"], measure="gradient", rescore=True, step=0.2)
-    jobs["greedy, scored again"] = lambda: removal_order(
+    jobs["greedy, scored again"] = lambda: removal_orders(
         RemovalScore(model, text, "gradient", True, 0), sweep
     )
     at_random = Greedy(kinds=["encoder-self"], measure="random")
