@@ -8,7 +8,7 @@ found by such products (`Words`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -225,10 +225,9 @@ class Running:
 class Words:
     """An output layer that is asked for the likeliest words after states.
 
-    Where the processor multiplies bfloat16, such products choose the words asked for and SPARE more, whose logits are
-    then computed in float32. After a state for which a word that was not chosen might still belong to those asked for,
-    by the bound of the rounding, all words are computed. In log Σ exp only words that were not chosen are rounded: after
-    flat distributions log-probabilities are off by some 1e-3, less where few words share nearly all.
+    Where no probabilities are asked for and the processor multiplies bfloat16, such products choose the words asked for and
+    SPARE more, whose logits are then computed in float32. After a state for which a word that was not chosen might still
+    belong to those asked for, by the bound of the rounding, all words are computed.
     """
 
     project: Projection
@@ -262,10 +261,11 @@ class Words:
             return shift[order], order
         parts = []
         for rows in states.split(max(1, BLOCK // self.count)):
-            if self.rounded is None or count + SPARE >= self.count:
+            # log Σ exp needs all words as they are: rounded ones could turn a near tie of beams.
+            if scored or self.rounded is None or count + SPARE >= self.count:
                 parts.append(self.of_all(rows, count, forbidden, scored))
             else:
-                parts.append(self.of_some(rows, count, forbidden, scored))
+                parts.append(self.of_some(rows, count, forbidden))
         scores, words = (torch.cat(each) for each in zip(*parts, strict=True))
         return scores, words
 
@@ -278,15 +278,12 @@ class Words:
         best = logits.index_fill_(1, forbidden, -torch.inf).topk(count)
         return best.values, best.indices
 
-    def of_some(
-        self, states: Tensor, count: int, forbidden: Tensor, scored: bool
-    ) -> tuple[Tensor, Tensor]:
+    def of_some(self, states: Tensor, count: int, forbidden: Tensor) -> tuple[Tensor, Tensor]:
         assert self.rounded is not None
         near = (states.bfloat16() @ self.rounded.T).float()
         if self.project.bias is not None:
             near += self.project.bias
         near = self.project.capped(near)
-        shares = near.log_softmax(-1) if scored else None
         top, at = near.index_fill_(1, forbidden, -torch.inf).topk(count + SPARE)
         exact = torch.einsum("nm,nkm->nk", states, self.project.weight[at])
         if self.project.bias is not None:
@@ -296,18 +293,8 @@ class Words:
         words = at.gather(1, place)
         off = HALF * (states.norm(dim=1) * self.longest + top[:, -1].abs())
         doubt = (best[:, -1] <= top[:, -1] + off).nonzero()[:, 0]
-        if shares is not None:
-            chosen = shares.gather(1, at)
-            norm = top[:, :1] - chosen[:, :1]
-            # The shares that chosen and forbidden words have in the rounded sum are exchanged for exact ones.
-            bias = None if self.project.bias is None else self.project.bias[forbidden]
-            unwritten = replace(self.project, weight=self.project.weight[forbidden], bias=bias)
-            exact = torch.cat([exact, unwritten(states)], 1)
-            rounded = torch.cat([chosen, shares[:, forbidden]], 1)
-            corrected = ((exact - norm).exp() - rounded.exp()).sum(1, keepdim=True)
-            best = best - norm - corrected.log1p()
         if len(doubt):
-            best[doubt], words[doubt] = self.of_all(states[doubt], count, forbidden, scored)
+            best[doubt], words[doubt] = self.of_all(states[doubt], count, forbidden, False)
         return best, words
 
 
