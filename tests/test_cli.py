@@ -1214,7 +1214,7 @@ class TestText:
         )
         assert "--text was given 3 times" in refused(*score, *pairs, "--text", place / "dev.en")
         (tmp_path / "pairs.csv").write_text("a,b\n")
-        assert "parallel text" in refused(*score, "--text", tmp_path / "pairs.csv")
+        assert "No sentences" in refused(*score, "--text", tmp_path / "pairs.csv")
         (tmp_path / "empty").write_text("")
         empty = tmp_path / "empty"
         also_empty = tmp_path / "also-empty"
