@@ -92,7 +92,9 @@ def test_nothing_but_the_result_is_printed(place: Path, texts: list[str], tmp_pa
     assert (done.stdout, done.stderr) == (f"{tmp_path}/model\n", "")
     with (place / "dev.en").open() as lines:
         done = run("translate", tmp_path, stdin=lines)
-    assert done.stderr == "" and len(done.stdout.splitlines()) == 12
+    assert len(done.stdout.splitlines()) == 12
+    # Of so small a model some sentences do not end, which is said.
+    assert all(line.startswith("headwise: ") for line in done.stderr.splitlines())
 
 
 class TestUnwritable:

@@ -56,7 +56,7 @@ def test_a_pruned_models_folder_has_its_own_card(words: list[Any], tmp_path: Pat
     assert {"sentence-transformers", "pruned"} <= {*facts["tags"]} and "base_model" not in facts
     ours, _, theirs = body.partition("*From the model that this one was made from:*")
     assert f'hw.load("{small}")' in ours and f'SentenceTransformer("{small}"' in ours
-    for said in ("5 of 8 encoder heads removed", "What it cost", "| given |", "greedy", "dormancy"):
+    for said in ("5 of 8 encoder heads removed", "What it cost", "| given |", "greedy", "repair"):
         assert said in ours, said
     assert theirs.strip().startswith("# given\n\nMaps sentences to vectors.")
     assert card.count("Maps sentences") == 1 and "FOLDER" not in card
