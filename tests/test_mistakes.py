@@ -67,7 +67,6 @@ MISTAKES = [
         "score mt --text a.txt --text short.txt",
         "has 24 lines but 'short.txt' has 3: parallel files need",
     ),
-    ("score mt --text pairs.csv", "not clear: give two files, one file ending in .tsv"),
     (
         "score mt --text a.txt --text a.txt --text a.txt",
         "--text was given 3 times: a text is one file, or",
@@ -116,7 +115,10 @@ MISTAKES = [
     ("score lm --text a.txt --measure gradient,lrp", "is unknown: name one at a time"),
     ("score lm --text a.txt --device gpu", "gpu … give auto, cpu, cuda or mps"),
     ("score lm --text a.txt --dtype half", "half was asked for: give float32"),
-    ("score lm --text a.txt --time soon", "'soon': give a number and a unit, such as 90s"),
+    (
+        "score lm --text a.txt --time soon",
+        "'soon' does not fit: give a number and a unit, such as 90s",
+    ),
     (
         "score lm --text a.txt --out a.txt",
         "a.txt could not be written (Not a directory): choose another --out",
@@ -153,9 +155,9 @@ MISTAKES = [
     ("data get multi3k", "(did you mean 'multi30k'?)"),
     # Runs
     ("report lm", "without run.json … the --out folder of a finished study: give that"),
-    ("study ./lm", "is a folder: give the path of a TOML file"),
-    ("study a.txt", "not valid TOML"),
-    ("study plan.toml --only prunning", "(did you mean 'prune'?), but the stages are"),
+    ("run ./lm", "is a folder: give the path of a TOML file"),
+    ("run a.txt", "not valid TOML"),
+    ("run plan.toml --only prunning", "(did you mean 'prune'?), but the stages are"),
 ]
 
 
@@ -206,7 +208,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "a.txt": "\n".join(lines),
         "short.txt": "a\nb\nc",
         "pairs.tsv": "\n".join(map("\t".join, zip(lines, others, strict=True))),
-        "pairs.csv": "source,target\na,b",
         "lfs.txt": POINTER,
         "blank.txt": "\n ",
         "trees.conllu": TREE,

@@ -147,7 +147,7 @@ class ScorePlan:
             batches.time_limit = USUAL_SECONDS
 
         named = options.measures
-        self.measures = names = usual_measures(model, batches) if named is None else named
+        self.measures = names = [*(usual_measures(model, batches) if named is None else named)]
         if not names:
             raise HeadwiseError(
                 "No measure was named: give some, such as ['gradient'], or leave them out for the usual ones."

@@ -236,6 +236,7 @@ class TestCommands:
     def test_prune_with_pairs_as_test(self, call: Call, place: Path, tmp_path: Path) -> None:
         words: list[Any] = ["prune", place / "run/model", "--text", place / "train.en"]
         words += ["--test", place / "test.en", "--test", place / "test.fr", "--keep", "3"]
+        words += ["--method", "gates"]
         words += ["--set", "search.beam=1", "--epochs", "1", "--batch-tokens", "640"]
         words += ["--out", tmp_path / "small"]
         status, out, _ = call(*words, "--dry-run")
