@@ -364,7 +364,9 @@ def test_the_commands_that_take_recordings(
     recordings(tmp_path, 10, seconds=0.3)
     model = hearer()
     model.save(tmp_path / "model")
-    hw.prune(model, Speech.read(tmp_path / "said.csv"), hw.Greedy(keep=20)).save(tmp_path / "small")
+    hw.prune(
+        model, Speech.read(tmp_path / "said.csv"), hw.Greedy(keep=20, measure="gradient")
+    ).save(tmp_path / "small")
     monkeypatch.chdir(tmp_path)
     status, _, err = call("score", "model", "--audio", "said.csv", "--measure", "gradient")
     assert status == 0 and "Next: headwise score model --text said.csv" in err, err
