@@ -47,7 +47,7 @@ def plan_of_story(
         "name": "story",
         "scoring": {**MEASURED_APART, **tables.get("scoring", {})},
         "pruning": pruning,
-        # The smallest model is the choice, whatever it costs: its cost is what is told.
+        # The smallest model is the choice, whatever it costs: the story is about its cost.
         "choice": {"max_drop": "any", **tables.get("choice", {})},
         "search": {**SEARCH, **tables.get("search", {})},
     }

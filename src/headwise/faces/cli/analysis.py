@@ -130,7 +130,7 @@ def score(
     given = read_text(loaded, model, text, limit=limit, progress=work.progress, outline=dry_run)
     plan = ScorePlan(loaded, given, options, seed=seed, place=work.place)
 
-    # The same score once more, for the next command to try; whoever judges needs ablation.zero among the measures.
+    # The same score once more, for the next command to try; to judge needs ablation.zero among the measures.
     again = [] if limit is None else ["--limit", str(limit)]
     for name in dict.fromkeys([*options.measures, "ablation.zero"] if options.measures else []):
         again += ["--measure", name]

@@ -1,6 +1,6 @@
 """All models of a run as one table: the full model, pruned ones and controls, with the facts and numbers of each.
 
-Functions take the table, not the run: in a grid the models of all its runs stand in one. Whoever has a run asks that.
+Functions take the table, not the run: in a grid the models of all its runs stand in one. Code that has a run asks the run.
 
 Index: setting. Columns: method, kinds (tuple), kept, total, penalty, the facts of run.json's `settings` (FACTS), label
 and line (what a reader calls the model, and the line of a chart that it belongs to), learned, chosen, candidate

@@ -297,7 +297,7 @@ def like_untrained(run: FinishedRun) -> str:
     for measure in ("lrp.ding", *sorted(set(run.heads["measure"]))):
         values = values_by_head(run, measure) if measure.startswith("lrp") else {}
         compared = {head: ranges.get((head.kind, head.layer, measure)) for head in values}
-        # The first measure of relevance that untrained models have, too, is the one that is told.
+        # The first measure of relevance that untrained models have, too, is the one in the sentence.
         if not any(compared.values()):
             continue
         inside = [head for head, own in compared.items() if own and own.holds(values[head])]

@@ -254,7 +254,7 @@ class Stages:
         self.finished.append(block)
 
     def last_states(self, number: int, end: End) -> Tensor:
-        """The states that whoever reads them at the end gets for a batch: B S M, or B C of a model of classes."""
+        """The last states of a batch, as the next reader gets them: B S M, or B C of a model of classes."""
         if end.module:
             states, output = self.look(number, [], end.module, end.before)[end.module]
             given = states if end.before else output

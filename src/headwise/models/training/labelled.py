@@ -59,7 +59,7 @@ class Labelled(TrainingData):
     ) -> None:
         refuse_other_class_loss(model)
 
-        # Models of BERT's kind are told which of two texts a token is of.
+        # Models of BERT's kind read which of two texts a token is of.
         self.typed = "text_pair" in text.columns and getattr(model.config, "type_vocab_size", 0) > 1
 
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
