@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,15 +87,21 @@ def test_two_models_scored_without_out(
         status, out, err = call("score", name, *words)
         assert (status, out.strip()) == (0, f"runs/score/{name}/heads.csv"), err
     assert Path("runs/score/a/heads.csv").is_file()
-    # The same folder for another measure, and for another model by the name of its path.
+    # The same folder for another measure; another one for a model by the name of its path.
     asker("gpt2").save("c-a")
     asker("gpt2").save("c/a")
+    others = "runs/score/c-a has the results of c-a, so those of "
     for name, measure, said in (
         ("c-a", "confidence", None),
         ("c-a", "entropy", "Replaces the results in runs/score/c-a, of c-a, confidence: --out"),
-        ("c/a", "entropy", "Replaces the results in runs/score/c-a, of c-a, entropy: --out"),
+        ("c/a", "entropy", others),
+        ("./c/a", "confidence", others),
+        ("c/a/", "confidence", ", of c/a, confidence: --out"),
     ):
         words = ["--text", "text", "--measure", measure, "--device", "cpu"]
-        status, _, err = call("score", name, *words)
+        status, out, err = call("score", name, *words)
         assert status == 0 and (said or "") in " ".join(err.split()), err
         assert said or "Replaces" not in err
+        signature = json.loads((Path(out.strip()).parent / "heads.json").read_text())
+        assert (Path(signature["model"]), signature["measures"]) == (Path(name), [measure])
+    assert len([*Path("runs/score").glob("c-a*")]) == 2

@@ -626,5 +626,17 @@ def test_intervals_of_paired_shares_hold_at_every_count(units: int) -> None:
         assert paired_proportion_p(gained, lost) >= 0.05 or not low <= 0 <= high
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_draws_that_are_all_alike_have_no_interval(dtype: type[np.floating]) -> None:
+    """Identical units, whose sums round differently in each draw; a spread of a thousandth is none of rounding."""
+    counts = np.full(50, 7.0)
+    alike = bootstrap(np.full((50, 1), 0.3 * 7), counts, 0).astype(dtype)
+    low, high = interval(alike, 50)
+    assert np.isnan([low, high]).all()
+    varied = bootstrap(7 * np.random.default_rng(0).normal(0.3, 0.001, (50, 1)), counts, 0)
+    low, high = interval(varied.astype(dtype), 50)
+    assert (low < high).all()
+
+
 def test_seeds_and_texts_that_are_all_alike_have_no_interval() -> None:
     assert np.isnan(over_seeds(np.zeros(3), np.zeros((3, 1000)), 50)).all()

@@ -162,7 +162,7 @@ def test_areas_of_mib_need_only_the_masks_of_their_sizes() -> None:
     areas = [(b - a) / 10 * (kept[a] + kept[b]) / 2 for a, b in ((0, 1), (1, 2), (2, 5), (5, 10))]
     assert rows["cpr"]["value"] == pytest.approx(sum(areas))
     assert rows["cmd"]["value"] == pytest.approx(1 - sum(areas))
-    assert rows["cpr"]["low"] <= rows["cpr"]["value"] <= rows["cpr"]["high"]
+    assert np.isnan(rows["cpr"]["low"])  # all sentences lose alike
 
 
 WRONG = lambda masks: (np.zeros((2, 3)), np.ones(2))  # noqa: E731

@@ -78,7 +78,7 @@ def test_alone_as_among_all(everything: hw.Scores, measure: str) -> None:
     assert [hw.Head(*row) for row in heads] == list(seen)
     assert alone.value.notna().all() and (alone.n > 0).all()
     if not measure.startswith("gating") and measure != "gradient.batch":  # one batch
-        few = alone.units < 6
+        few = (alone.units < 6) | (alone.value == 0)  # by structure: every sentence says so
         assert (alone.low[~few] <= alone.high[~few]).all() and alone.low[few].isna().all()
 
 
@@ -289,3 +289,16 @@ def test_ranks_of_two_halves_and_of_two_texts() -> None:
         lambda: one.agreement(hw.score(asker("marian"), pairs(4), ["confidence"])),
         "the same … heads",
     )
+
+
+def test_no_interval_is_without_width() -> None:
+    """One sentence many times, or a head whose output is always 0: neither says anything of other text."""
+    same = hw.score(small(), hw.ParallelText.from_pairs([("a b c", "d e f")] * 10), ["all"])
+    assert same.table[["low", "high"]].isna().all(None)
+    model = small("gpt2")
+    with torch.no_grad():
+        model.hf.transformer.h[0].attn.c_proj.weight[:8] = 0  # of the first head of 8 dimensions
+    table = hw.score(model, lines(10), ["ablation.zero"]).table
+    without = table[table["low"].isna()]
+    assert without["value"].tolist() == [0.0]
+    assert (table["low"] < table["high"]).sum() == len(table) - 1

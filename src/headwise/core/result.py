@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from math import isnan
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
@@ -112,6 +113,14 @@ class Result(ABC):
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes())
         side_by_side = "display: flex; flex-wrap: wrap; gap: 1em"
         return f'<div style="{side_by_side}">{pictures}</div>{rows}{notes}'
+
+
+def ends(low: float, high: float, form: str) -> str:
+    """An interval in words, such as `[+0.01, +0.20]`; form: of its ends."""
+    # of few units, and of units that are all alike
+    if isnan(low) or isnan(high):
+        return "[no interval]"
+    return f"[{low:{form}}, {high:{form}}]"
 
 
 @dataclass(frozen=True, repr=False)

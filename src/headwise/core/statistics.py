@@ -27,13 +27,15 @@ FEWEST_UNITS = 6  # with fewer, intervals of draws leave out too much
 ENOUGH_SENTENCES = 50  # of a text; on fewer, an interval says little
 NEARLY_NOTHING = 1e-9  # in the place of a divisor that is 0 or less
 ROUNDING = 1e-9
+ROUNDED = 1e-6  # of a number, what sums in float32 may be off
 ALIKE = 1e-16  # the variance of a share between clusters below which they are alike
 _TABLE = 50  # resamples held in memory together
 _CACHED = 50_000  # tables of so many units at most stay in memory: 50 MB
 
 
 def interval(draws: np.ndarray, units: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % interval of draws along the first axis; NaN with fewer than FEWEST_UNITS units.
+    """The 95 % interval of draws along the first axis; NaN with fewer than FEWEST_UNITS units, and where all draws are
+    alike: units that all say the same say nothing of others.
 
     Its ends are the percentiles Φ(∓q) with q = t_{u−1} √(u / (u − 1)), where t_{u−1} is the 97.5 % quantile, for u units
     (Hesterberg 2015, section 4.3: draws of few units spread too little by √((u − 1) / u), and their tails are those of a
@@ -54,8 +56,14 @@ def interval(draws: np.ndarray, units: float | np.ndarray) -> tuple[np.ndarray, 
     low = at_percentile(ordered, norm.sf(np.maximum(q, accelerated(q, a))))
     high = at_percentile(ordered[::-1], norm.sf(np.maximum(q, accelerated(q, -a))))
     # Of so few units any interval would be a guess.
-    blank = (units < FEWEST_UNITS) | np.isnan(draws).any(0)
+    blank = (units < FEWEST_UNITS) | np.isnan(draws).any(0) | are_alike(draws)
     return np.where(blank, np.nan, low), np.where(blank, np.nan, high)
+
+
+def are_alike(draws: np.ndarray) -> np.ndarray:
+    """Whether draws differ along the first axis by no more than what models of float32 round."""
+    alike: np.ndarray = np.ptp(draws, 0) <= ROUNDED * np.abs(draws).max(0)
+    return alike
 
 
 def expanded_quantile(units: np.ndarray) -> np.ndarray:
@@ -356,18 +364,31 @@ def kept_of_marked(
 
 
 def ratio_interval(
-    sums: np.ndarray, divisors: np.ndarray, value: np.ndarray, seed: int
+    sums: np.ndarray,
+    divisors: np.ndarray,
+    value: np.ndarray,
+    seed: int,
+    ends: tuple[float, float] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """95 % interval of Σ sums / Σ divisors, each sum with its own divisor, in float32: units x … in, … out.
 
-    A resample whose divisors are all 0 counts as the value.
+    A resample whose divisors are all 0 counts as the value. ends: the least and the largest ratio that a unit can have.
+    With them there is an interval also where all units are alike: the `unseen_share` may have such ratios.
     """
     flat, below = sums.reshape(len(sums), -1), divisors.reshape(len(sums), -1)
     tables = draws(len(sums), seed, np.float32)
     drawn = np.concatenate([(table @ flat) / (table @ below) for table in tables]).reshape(
         -1, *value.shape
     )
-    return interval(np.where(np.isfinite(drawn), drawn, value), effective_units(divisors))
+    drawn = np.where(np.isfinite(drawn), drawn, value)
+    units = effective_units(divisors)
+    low, high = interval(drawn, units)
+    if ends is not None:
+        alike = are_alike(drawn) & (units >= FEWEST_UNITS)
+        share = unseen_share(units)
+        low = np.where(alike, value - share * (value - ends[0]), low)
+        high = np.where(alike, value + share * (ends[1] - value), high)
+    return low, high
 
 
 def centred_interval(

@@ -24,7 +24,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.progress import Report, part, shown, silent
-from headwise.core.result import TableResult
+from headwise.core.result import TableResult, ends
 from headwise.core.statistics import largest_t_p, means_with_intervals
 from headwise.core.tables import INTERACTIONS
 from headwise.importance.passes import importance_values
@@ -74,7 +74,7 @@ class Interactions(TableResult):
         ]
         for row in self.measured.head(5).itertuples():
             heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
-            lines.append(f"    {heads}: {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]")
+            lines.append(f"    {heads}: {row.value:+.4f} {ends(row.low, row.high, '+.4f')}")
         return lines
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
 from headwise.core.progress import Report, silent
-from headwise.core.result import Result
+from headwise.core.result import Result, ends
 from headwise.core.tables import ALIGNMENT, ALIGNMENT_SETS
 from headwise.data.store import AnyText
 from headwise.data.text import ParallelText, Text
@@ -115,7 +115,7 @@ class AlignmentHeads(Result):
         """The error of every set, and whether the chosen heads err less than those that the model names."""
         lines = [f"  {self.signature['made']}."] if self.signature.get("made") else []
         for row in self.sets.to_dict("records"):
-            interval = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+            interval = f"{row['value']:.3f} {ends(row['low'], row['high'], '.3f')}"
             lines.append(
                 f"  {row['set']}: {row['measure']} {interval}, without attention {row['baseline']:.3f}"
             )
@@ -123,9 +123,9 @@ class AlignmentHeads(Result):
         if self.own is None:
             return lines
         chosen = self.sets.iloc[0]
-        interval = f"{chosen['difference_low']:+.3f} to {chosen['difference_high']:+.3f}"
+        interval = ends(chosen["difference_low"], chosen["difference_high"], "+.3f")
         lines.append(
-            f"  chosen − own: {chosen['difference']:+.3f} ({interval}), on the half that did not choose"
+            f"  chosen − own: {chosen['difference']:+.3f} {interval}, on the half that did not choose"
         )
         shown = "The chosen heads" if self.better_than_own else "The chosen heads are not shown to"
         lines.append(f"  {shown} err less than those.")

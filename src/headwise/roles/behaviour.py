@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headwise.core.result import ends
+
 FALSE_WORDS = 0.05  # at most this share of the words that are confirmed is false, on average
 
 
@@ -42,7 +44,7 @@ def effect_sentence(row: Mapping[Any, Any]) -> str:
     before = row["with_all"]
     moved = f"{row['behaviour']} from {before:.2f} to {before + change:.2f}"
     unit = NAMED[row["behaviour"]].unit
-    text = f"{verdict}: switching it off {verb} the {moved} {unit} ({change:+.2f} [{low:+.2f}, {high:+.2f}])"
+    text = f"{verdict}: switching it off {verb} the {moved} {unit} ({change:+.2f} {ends(low, high, '+.2f')})"
     return text.replace("-", "−")
 
 

@@ -230,7 +230,7 @@ def candidate_rows(counts: Units, rules: Units, seed: int) -> pd.DataFrame:
         value = ratio(units)
         divisors = units[..., 1]
         with np.errstate(invalid="ignore", divide="ignore"):
-            low, high = ratio_interval(units[..., 0], divisors, value, seed)
+            low, high = ratio_interval(units[..., 0], divisors, value, seed, (0, 1))
         rule = ratio(rules[name])
         columns = {
             "measure": name,
@@ -254,5 +254,5 @@ def differences(counts: np.ndarray, own: int, seed: int) -> dict[str, np.ndarray
     # Unit by unit, so that what is hard for all is no difference.
     more[..., 0] -= counts[:, [own], 0]
     value = ratio(more)
-    low, high = ratio_interval(more[..., 0], more[..., 1], value, seed)
+    low, high = ratio_interval(more[..., 0], more[..., 1], value, seed, (-1, 1))
     return dict(zip(DIFFERENCES, (value, low, high), strict=True))

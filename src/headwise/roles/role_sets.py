@@ -26,7 +26,7 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind, Site, head_of
 from headwise.core.progress import Report, shown
-from headwise.core.result import TableResult
+from headwise.core.result import TableResult, ends
 from headwise.core.statistics import ratio_interval
 from headwise.core.tables import SETS
 from headwise.models.attention.kernel import AttentionCall
@@ -84,9 +84,8 @@ class RoleSets(TableResult):
         for (kind, role), rows in self.ranked().groupby(["kind", "role"], sort=False):
             said = []
             for row in rows.to_dict("records"):
-                found = (
-                    f"{row['change']} {row['value']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
-                )
+                interval = ends(row["low"], row["high"], "+.3f")
+                found = f"{row['change']} {row['value']:+.3f} {interval}"
                 if row["change"] == OFF and row["random_sets"]:
                     found += f" (random sets {row['random_low']:+.3f} to {row['random_high']:+.3f}, p = {row['p']:.2g})"
                 said.append(found)

@@ -55,17 +55,32 @@ class Work:
     def __post_init__(self) -> None:
         self.place = self.out or default_folder(self.name, *self.models)
         self.progress = Progress(self.quiet or not self.main)
+        # `a/b` and `a-b` have one usual name: the second model's results go elsewhere.
+        if self.out is None and (others := self.of_other_models()):
+            taken = self.place
+            self.place = taken.with_name(
+                f"{taken.name}-{digest([str(Path(name)) for name in self.models])[:6]}"
+            )
+            self.progress.say(
+                f"{taken} has the results of {others}, so those of {', '.join(self.models)} go to {self.place}."
+            )
         # Before hours of work, not after them.
         folder = Folder(self.place)
         folder.refuse_others(self.files)
         if not self.dry_run:
             folder.make()
 
-    def earlier(self) -> str:
-        """What the results that are in the folder are of, in words: two models may share a folder, and another measure
-        takes the place of the one before. Empty without results."""
+    def of_other_models(self) -> str:
+        """The models that the results in the folder are of, where they are others than those of this command."""
+        found = self.earlier()
+        named = listed_value(found.get("model", found.get("models")))
+        alike = [*map(Path, named)] == [*map(Path, self.models)]
+        return "" if alike else ", ".join(named)
+
+    def earlier(self) -> dict[str, Any]:
+        """The facts beside the results that are in the folder; empty without results, or where nothing says them."""
         if not (self.place / self.files[0]).is_file():
-            return ""
+            return {}
         for name in self.files:
             file = self.place / name
             if not (name.endswith(".json") and file.is_file()):
@@ -75,13 +90,19 @@ class Work:
             except HeadwiseError:
                 continue
             facts = facts.get("signature", facts)
-            found = []
-            for key in ("model", "models", "measures") if isinstance(facts, dict) else ():
-                value = facts.get(key, [])
-                found += [*map(str, value)] if isinstance(value, list) else [str(value)]
-            if found:
-                return ", ".join(found)
-        return "an earlier command"
+            if isinstance(facts, dict) and ("model" in facts or "models" in facts):
+                return facts
+        return {}
+
+    def replaced(self) -> str:
+        """What the results in the folder are of, in words: another measure takes the place of the one before. Empty
+        without results."""
+        found = self.earlier()
+        words = [
+            each for key in ("model", "models", "measures") for each in listed_value(found.get(key))
+        ]
+        there = (self.place / self.files[0]).is_file()
+        return ", ".join(words) or "an earlier command" * there
 
     def do(
         self,
@@ -100,9 +121,9 @@ class Work:
         if forecast is not None:
             self.progress.expect(forecast)
         folder = Folder(self.place)
-        if self.main and (earlier := self.earlier()):
+        if self.main and (replaced := self.replaced()):
             self.progress.say(
-                f"Replaces the results in {self.place}, of {earlier}: --out names another folder."
+                f"Replaces the results in {self.place}, of {replaced}: --out names another folder."
             )
         with folder.lock(self.main):
             with self.progress.bar(self.name):
@@ -124,6 +145,12 @@ class Work:
         # The one line on standard output, for scripts; all else goes to the error stream.
         typer.echo(str(self.place / first))
         return results
+
+
+def listed_value(value: Any) -> list[str]:
+    """A value of a signature, or the values of its list."""
+    several = value if isinstance(value, list) else [] if value is None else [value]
+    return [*map(str, several)]
 
 
 def show_result(console: Console, result: Result) -> None:
