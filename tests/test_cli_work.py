@@ -96,7 +96,7 @@ def test_two_models_scored_without_out(
         ("c-a", "entropy", "Replaces the results in runs/score/c-a, of c-a, confidence: --out"),
         ("c/a", "entropy", others),
         ("./c/a", "confidence", others),
-        ("c/a/", "confidence", ", of c/a, confidence: --out"),
+        ("c/a/", "confidence", "c/a, confidence: --out names another"),
     ):
         words = ["--text", "text", "--measure", measure, "--device", "cpu"]
         status, out, err = call("score", name, *words)
