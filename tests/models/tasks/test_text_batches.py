@@ -102,6 +102,14 @@ class TestBatches:
         assert told[len(first) - 1] == told[-1] == (1.0, "20 of 20 sentences")
         assert [share for share, _ in told[: len(first)]] == sorted({share for share, _ in told})
 
+    def test_sentences_count_as_the_work_on_their_batch_is_done(self) -> None:
+        told: list[str] = []
+        text = asker().task.batches(pairs(20), lambda _, what: told.append(what))
+        for _ in text:
+            for share in (0.25, 0.5):
+                text.within(share)
+        assert told == [f"{read} of 20 sentences" for read in (5, 10, 20)]
+
     def test_what_is_too_long_is_counted(self) -> None:
         model = asker(max_position_embeddings=10)
         text = model.task.batches(

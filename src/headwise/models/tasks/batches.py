@@ -30,6 +30,7 @@ class Reported(ABC):
     done = 0.0  # the weight of the text before the present batch
     size = 0.0  # the weight of the present batch
     read = 0  # sentences before the present batch
+    together = 0  # sentences of the present batch
 
     @abstractmethod
     def whole(self) -> Iterator[dict[str, Any]]:
@@ -40,8 +41,8 @@ class Reported(ABC):
         """How much work a batch is, in the unit of `total`."""
 
     @abstractmethod
-    def words(self) -> str:
-        """What was read so far."""
+    def words(self, read: int) -> str:
+        """What was read, where that is so many sentences."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         state = PartialState()
@@ -49,18 +50,21 @@ class Reported(ABC):
         self.read = 0
         for number, batch in enumerate(self.whole()):
             self.size = self.weight(batch)
+            self.together = int((batch["rows"] >= 0).sum())
             # All processes make all batches, and each works on its own.
             if number % state.num_processes == state.process_index:
                 yield batch
             # Those of other processes, too: every process reports the share of the whole text.
             self.done += self.size
-            self.read += int((batch["rows"] >= 0).sum())
-            self.progress(min(1.0, self.done / self.total), self.words())
+            self.read += self.together
+            self.progress(min(1.0, self.done / self.total), self.words(self.read))
 
     def within(self, share: float) -> None:
         """Report the share of the present batch that is done, where the work on a batch takes long."""
         done = self.done + share * self.size
-        self.progress(min(1.0, done / self.total), self.words())
+        # A short text is one batch: its sentences count as its work is done.
+        read = self.read + int(share * self.together)
+        self.progress(min(1.0, done / self.total), self.words(read))
 
 
 def reporter(batches: object) -> Callable[[float], None]:
@@ -119,11 +123,7 @@ class Batches(Reported):
         lengths = torch.maximum(source_places(batch).sum(1), asked).double()
         return float((lengths ** (2 if self.by_token else 1)).sum())
 
-    def words(self) -> str:
-        return self.words_for(self.read)
-
-    def words_for(self, read: int) -> str:
-        """What was read, where that is so many sentences."""
+    def words(self, read: int) -> str:
         return self.made_on(f"{read} of {len(self.data)} {self.data.noun}")
 
     @property
@@ -206,8 +206,8 @@ class Fold(Reported):
     def weight(self, batch: Mapping[str, Tensor]) -> float:
         return self.batches.weight(batch)
 
-    def words(self) -> str:
-        return f"{self.read} {self.batches.data.noun}, every other sentence"
+    def words(self, read: int) -> str:
+        return f"{read} {self.batches.data.noun}, every other sentence"
 
     @property
     def documents(self) -> np.ndarray | None:
@@ -264,8 +264,8 @@ class Shuffled(Reported):
     def weight(self, batch: Mapping[str, Tensor]) -> float:
         return self.batches.weight(batch)
 
-    def words(self) -> str:
-        return self.batches.words_for(self.read)
+    def words(self, read: int) -> str:
+        return self.batches.words(read)
 
     def whole(self) -> Iterator[dict[str, Any]]:
         """All batches, in every process."""
