@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ class GraphModule(nn.Module):
 
 
 def encode(outputs: Sequence[str], hf: Callable[..., Any], inputs: dict[str, Tensor]) -> Given:
-    """Token ids B K and their mask to outputs of the model by name: logits, or hidden states B K M."""
+    """Token ids B K, their mask, and perhaps of which text each is, to outputs of the model by name: logits, or hidden
+    states B K M."""
     given = hf(**inputs, return_dict=True)
     # Some call their logits of words otherwise (BertForPreTraining).
     named = {**given, LOGITS: logits_in(given)}
@@ -244,6 +246,8 @@ def graphs(model: Model, attention: Sequence[Head] = ()) -> list[Graph]:
     batch_and_source = {0: "batch", 1: "source"}
     ids = torch.arange(BATCH * SOURCE, device=model.hf.device).view(BATCH, SOURCE) % vocabulary
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if types := text_types(model):
+        source["token_type_ids"] = ids % types
     source_sizes = dict.fromkeys(source, batch_and_source)
     cached = cached_shapes(model, "decoder-self")
 
@@ -294,6 +298,16 @@ def graphs(model: Model, attention: Sequence[Head] = ()) -> list[Graph]:
     sizes |= past_sizes | cross_sizes
     step = partial(decoder_step, layers, crossing, model.hf.dtype)
     return [encoder, graph("decoder", ["decoder-self", "cross"], step, inputs, sizes, outputs)]
+
+
+def text_types(model: Model) -> int:
+    """How many texts a classifier, or a model that answers questions, tells apart by `token_type_ids`; 0 where it tells
+    none apart."""
+    of_pairs = isinstance(model.task, Classification) or not model.task.measured
+    if not of_pairs or "token_type_ids" not in signature(model.hf.forward).parameters:
+        return 0
+    types = getattr(model.hf.config, "type_vocab_size", 0)
+    return types if types > 1 else 0
 
 
 def cached_shapes(model: Model, kind: Kind) -> list[tuple[int, int, int]]:
@@ -377,7 +391,7 @@ def write_onnx(model: Model, folder: Path, dtype: str, attention: Sequence[Head]
             check_engine(graph, partial(run_onnx, session), "ONNX Runtime")
     save_tokenizer(model, folder)
     checked = f"checked in ONNX Runtime: within {TOLERANCE:g} of the largest number"
-    return [checked, *pooling_notes(model), *type_notes(model)]
+    return [checked, *pooling_notes(model)]
 
 
 @contextmanager
@@ -412,24 +426,11 @@ def write_torch(model: Model, folder: Path, dtype: str) -> list[str]:
             check_engine(graph, partial(run_program, program), "torch.export")
     save_tokenizer(model, folder)
     checked = f"checked in PyTorch: within {TOLERANCE:g} of the largest number"
-    return [checked, *pooling_notes(model), *type_notes(model)]
+    return [checked, *pooling_notes(model)]
 
 
 def run_program(program: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
     return list(program(inputs=inputs))
-
-
-def type_notes(model: Model) -> list[str]:
-    """Notes on what a graph of a classifier of pairs does not read."""
-    pairs = isinstance(model.task, Classification) and (
-        getattr(model.hf.config, "type_vocab_size", 0) > 1
-    )
-    if not pairs:
-        return []
-    return [
-        "the graph has no token_type_ids: each token counts as one of a single text, so a model that was trained on pairs "
-        "answers otherwise"
-    ]
 
 
 def pooling_notes(model: Model) -> list[str]:
