@@ -5,8 +5,8 @@
 Heads are those of `hw.Greedy(keep=N)`, fitted on mono.en, which needs no targets, and tried on dev.en; with --seed on
 other sentences of mono.en. `cut` are the same heads without repair. --train: also trained from there, as
 `train="distil"`. A row for each model and quality, of greedy search on test: its value and its change to the whole model,
-with 95 % intervals, and processor seconds. Models and translations are kept in the work folder, so that a killed run goes
-on, and the table has all that are there.
+with 95 % intervals, and processor seconds. Models, and their translations of each test, are kept in the work folder, so
+that a killed run goes on and another test is read by the same models; the table has all that are there.
 """
 
 from __future__ import annotations
@@ -106,13 +106,21 @@ def main(options: argparse.Namespace) -> None:
     work.mkdir(parents=True, exist_ok=True)
     sources, references = read(options.test), read(options.references)
 
+    test = Path(options.test).name
+
     def note(name: str, make: Any) -> None:
-        place = work / f"{name}.out.json"
+        place, folder = work / f"{name}.{test}.json", work / name
         if place.exists():
             return
-        start = time.process_time()
-        made = make()
-        seconds = time.process_time() - start
+        made: Model
+        if (folder / "seconds.json").exists():
+            made, seconds = hw.load(folder), json.loads((folder / "seconds.json").read_text())
+        else:
+            start = time.process_time()
+            made = make()
+            seconds = time.process_time() - start
+            made.save(folder)
+            (folder / "seconds.json").write_text(json.dumps(seconds))
         written = made.translate(sources, beam=1, batch=50)
         place.write_text(json.dumps({"seconds": seconds, "translations": written}))
 
@@ -121,7 +129,9 @@ def main(options: argparse.Namespace) -> None:
         for way, make in models(options, model, work).items():
             note(f"{count}.{way}.seed-{options.seed}", lambda make=make, count=count: make(count))
 
-    places = sorted(work.glob("*.out.json"), key=lambda place: place.name != "whole.out.json")
+    places = sorted(
+        work.glob(f"*.{test}.json"), key=lambda place: not place.name.startswith("whole")
+    )
     found = [json.loads(place.read_text()) for place in places]
     answers = translation_answers([one["translations"] for one in found], references, (BLEU, CHRF))
     rows = []

@@ -18,8 +18,9 @@ from headwise.models.attention.matrices import by_output, matrices
 from headwise.models.attention.stages import Stages, sublayers
 from headwise.models.evaluation.last_states import Inputs
 from headwise.models.tasks import translation
+from headwise.pruning import greedy
 from headwise.pruning.greedy import mask_without, removal_orders, removal_score
-from headwise.pruning.repair import repaired
+from headwise.pruning.repair import repaired, repaired_on
 from models.attention.families import WORDS, batch, tiny
 from models.tasks.askers import asker, embedder, lines, pairs
 
@@ -248,6 +249,20 @@ class TestOptions:
         assert hw.Greedy(keep=1, train="distil", measure="gradient").learning_rate == 1e-3
         named = hw.Greedy(keep=1, train="distil", repair=True, learning_rate=2e-3)
         assert named.learning_rate == 2e-3
+
+    def test_a_model_is_repaired_once_for_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The one that is chosen last is not repaired again."""
+        made: list[int] = []
+
+        def noted(model: hw.Model, mask: HeadMask, *rest: Any) -> hw.Model:
+            made.append(len(mask))
+            return repaired_on(model, mask, *rest)
+
+        monkeypatch.setattr(greedy, "repaired_on", noted)
+        options = hw.Greedy(max_drop=1e9, measure="repair", repair=True)
+        small = hw.prune(asker("bert"), lines(60), options, dev=lines(30, 5))
+        assert small.heads.total == made[-1] == 1
+        assert len(made) > 3 and len({*made}) == len(made)
 
     def test_what_was_repaired_is_sound(self, tmp_path: Any) -> None:
         """`check` finds nothing wrong with weights that were fitted, however far a few of them moved."""

@@ -404,7 +404,10 @@ class PruneGreedily(Prune):
     def model(self, run: RunContext) -> Model:
         if self.sweep(run).train:
             return super().model(run)
-        return self.cut(run, run.mask(self.variant))
+        mask = run.mask(self.variant)
+        if not self.sweep(run).repair:
+            return self.cut(run, mask)  # a copy, in no time
+        return run.kept((self.variant.name, mask), lambda: self.cut(run, mask))
 
     def nearest(self, run: RunContext, masks: Sequence[HeadMask]) -> HeadMask:
         """The mask whose model repair brings nearest to the full one on dev."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -367,13 +367,17 @@ class RunContext:
         return copied
 
     def pruned(self, folder: str, files: Mapping[str, Any]) -> Model:
-        """A model of the run with weights of its own, which nobody changes. The last one stays in memory: it is
-        evaluated, measured and scored step after step. files: what the store says of its files."""
+        """A model of the run with weights of its own, which nobody changes. files: what the store says of its files."""
+        return self.kept((folder, files), lambda: self.read(below(self.folder, folder)))
+
+    def kept(self, key: tuple[Any, ...], make: Callable[[], Model]) -> Model:
+        """A smaller model, made where it is not the last one that was asked for. That stays in memory: it is evaluated,
+        measured and scored step after step."""
         known, model = self.last_pruned
-        if known != (folder, files) or model is None:
-            self.last_pruned = ((), None)  # before the next one is read
-            model = self.read(below(self.folder, folder))
-            self.last_pruned = ((folder, files), model)
+        if known != key or model is None:
+            self.last_pruned = ((), None)  # before the next one is made
+            model = make()
+            self.last_pruned = (key, model)
         return model
 
     def read(self, folder: Path) -> Model:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,9 +37,12 @@ from transformers import (
 
 from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture
+from headwise.data.text import ParallelText, Text
+from headwise.models.evaluation.last_states import Inputs
 from headwise.models.model import Model
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.translation_model import build_model
+from headwise.pruning.repair import repaired
 
 LINES = [
     "A head that looks at the token before.",
@@ -324,14 +328,36 @@ def listener() -> Model:
 
 def uneven(model: Model, empty: int | None = 1, seed: int = 1) -> Model:
     """About half of the heads, at least one a layer but for the layer `empty`."""
+    with warnings.catch_warnings(action="ignore"):  # with grouped queries the cache may grow
+        return model.remove(half(model, empty, seed), grow=True)
+
+
+def half(model: Model, empty: int | None, seed: int) -> HeadMask:
     draw = random.Random(seed)
     kept = (
         head
         for head in model.heads
         if head.layer != empty and (head.head == 0 or draw.random() < 0.5)
     )
-    with warnings.catch_warnings(action="ignore"):  # with grouped queries the cache may grow
-        return model.remove(HeadMask(model.heads, frozenset(kept)), grow=True)
+    return HeadMask(model.heads, frozenset(kept))
+
+
+def mended(model: Model, mask: HeadMask | None = None, of: Sequence[str] = LINES) -> Model:
+    """As `uneven`, and the heads that are left were repaired: their outputs, values where each head has its own, biases
+    where there were any, and what the decoder reads of an encoder. of: lines whose words the text is drawn from."""
+    draw = random.Random(1)
+    words = " ".join(of).split()
+    lines = [" ".join(draw.choices(words, k=8)) for _ in range(150)]
+    pairs = ParallelText.from_pairs(zip(lines, reversed(lines), strict=True))
+    text = pairs if model.hf.config.is_encoder_decoder else Text.from_lines(lines)
+    given, dev = (
+        Inputs.of(model, model.task.batches(some).intact().whole())
+        for some in (text, text.head(50))
+    )
+    with warnings.catch_warnings(action="ignore"):
+        made = repaired(model, mask or half(model, empty=1, seed=1), given, dev)
+    assert made.taken and made.after < made.before
+    return made.model
 
 
 def groups(model: Model, empty: int | None = 1) -> Model:

@@ -16,6 +16,7 @@ from pruned import (
     greedy,
     groups,
     language_model,
+    mended,
     small_model,
     uneven,
 )
@@ -86,6 +87,13 @@ def test_qwen3_keeps_its_numbers_where_the_embeddings_are_tied(tmp_path):
 def test_heads_of_zeros_give_the_same_tokens(family, tmp_path):
     """In every family, uneven with an empty layer."""
     assert compare(uneven(small_model(family)), tmp_path / "uneven", "float32") == 16
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "gemma3_text", "gpt2", "falcon"])
+def test_a_repaired_model_gives_the_same_tokens(family, tmp_path):
+    """With biases and without, groups of queries, norms on the branch, fused projections."""
+    model = language_model(family) if family in ("llama", "qwen2") else small_model(family)
+    assert compare(mended(model), tmp_path / "repaired", "float32") == 16
 
 
 @pytest.mark.parametrize("family", ["gemma2", "bloom"])

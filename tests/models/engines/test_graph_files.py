@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pruned import LINES, greedy, language_model, translator, uneven
+from pruned import LINES, greedy, language_model, mended, translator, uneven
 from transformers import BertConfig, BertModel, T5Config, T5ForConditionalGeneration
 
 import headwise as hw
@@ -21,8 +21,8 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (headwis
 pytest.importorskip("onnxscript", reason="onnxscript is not installed (headwise[onnx])")
 
 
-def test_a_language_model_generates_in_onnx_runtime(tmp_path):
-    small = uneven(language_model("llama"))
+def test_a_repaired_language_model_generates_in_onnx_runtime(tmp_path):
+    small = mended(language_model("llama"))
     chosen = [Head("decoder-self", 2, 1), Head("decoder-self", 0, 0)]
     hw.export(small, "onnx", tmp_path / "onnx", attention=chosen)
     ids = small.tokenizer(LINES[0]).input_ids

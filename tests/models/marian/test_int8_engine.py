@@ -11,8 +11,11 @@ from test_firefox import SENTENCES
 
 import headwise as hw
 from headwise.models.marian import files as marian_files
+from headwise.pruning.repair import repaired_on
 
 fxtranslate: Any = pytest.importorskip("fxtranslate", reason="fxtranslate is not installed (dev)")
+
+TEXT = (Path(__file__).parents[3] / "examples" / "pud.en").read_text(encoding="utf-8")
 
 
 def translations(model: hw.Model, folder: Path) -> list[str]:
@@ -48,3 +51,19 @@ def test_whole_and_pruned_models_translate_there(firefox: hw.Model, tmp_path: Pa
     there = translations(odd, tmp_path / "1")
     near, far = (likeness(there, each.translate(SENTENCES, beam=1)) for each in (odd, even))
     assert near > 70 and far < near - 20
+
+
+def test_a_repaired_model_translates_there(firefox: hw.Model, tmp_path: Path) -> None:
+    """As headwise does, where the same heads without repair translate otherwise."""
+    mask = hw.HeadMask.full(firefox.heads).without(
+        [head for head in firefox.heads.only(["encoder-self"]) if head.head % 2]
+    )
+    given, dev = (
+        firefox.task.unread(hw.Text.from_lines(some)) for some in (TEXT.splitlines(), SENTENCES)
+    )
+    small = repaired_on(firefox, mask, given, dev)
+    there = translations(small, tmp_path / "1")
+    near, far = (
+        likeness(there, each.translate(SENTENCES, beam=1)) for each in (small, firefox.remove(mask))
+    )
+    assert near > 85 and far < near - 5

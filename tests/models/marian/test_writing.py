@@ -25,7 +25,7 @@ from headwise.models.attention.capture import capture
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.engines.check import Check
 from headwise.models.marian import files as marian_files
-from models.engines.pruned import translator
+from models.engines.pruned import mended, translator
 
 REMOVED = [
     *(Head("encoder-self", 0, head) for head in range(4)),
@@ -103,6 +103,25 @@ def test_removed_heads_are_zeros_at_their_places(shape: str, saved: bool, tmp_pa
     output = marian_files.read(again / "model.npz")[0]["encoder_l2_self_Wo"]
     empty = ~output.reshape(4, -1).any(1)
     assert empty.tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("shape", ["post-norm", "ssru", "pre-norm"])
+def test_a_repaired_model_is_written(shape: str, tmp_path: Path) -> None:
+    """Fitted outputs, values, biases and cross keys and values are what an independent forward reads."""
+    folder = toolkit_models.write(tmp_path / "first", toolkit_models.options(**SHAPES[shape]))
+    whole = hw.load(folder)
+    removed = [head for head in REMOVED if head.kind != "cross"]
+    mask = HeadMask.full(whole.heads).without(removed)
+    small = mended(whole, mask, toolkit_models.TEXT)
+    assert (
+        np.abs(
+            forward(small, SOURCE, TARGET) - forward(without(whole, removed), SOURCE, TARGET)
+        ).max()
+        > 0.01
+    )
+    again, _ = written(small, tmp_path / "again")
+    arrays, options = marian_files.read(again / "model.npz")
+    near(forward(small, SOURCE, TARGET), logits(arrays, options, SOURCE, TARGET, SILENT[:-1]))
 
 
 def test_int8_is_written_with_and_without_scales(tmp_path: Path) -> None:
