@@ -227,6 +227,14 @@ def test_the_table_of_measures_names_them() -> None:
     assert "gradient" in repr(measure)
 
 
+@pytest.mark.parametrize("number", [np.int64, np.uint8, torch.tensor])
+def test_labels_are_numbers_of_any_library(number: Any) -> None:
+    rows = [(sentence, number(place % 2)) for place, sentence in enumerate(sentences(8, 0))]
+    plain = [(sentence, str(int(label))) for sentence, label in rows]
+    table, same = (hw.score(classifier(), each, "gradient").table for each in (rows, plain))
+    pd.testing.assert_frame_equal(table, same)
+
+
 def translations() -> Dataset:
     return Dataset.from_list([{"translation": {"en": "a", "fr": "b"}}])
 
@@ -279,6 +287,12 @@ def without_a_name() -> None:
         (lambda f: hw.Text.from_lines("a b"), "One string was given, 'a b': give a list"),
         (lambda f: hw.Text.from_lines([1, 2]), "Row 1 is 1: give a string for each row"),
         (lambda f: hw.Text.from_lines(5), "Rows are 5: give a list"),
+        (
+            lambda f: hw.load("https://huggingface.co/openai-community/gpt2/tree/main"),
+            "give the id of the model alone, openai-community/gpt2.",
+        ),
+        (lambda f: hw.Text.read(f / "a.txt", f / "a.txt"), "hw.ParallelText.read(source"),
+        (lambda f: hw.ParallelText.read(f / "a.txt"), "read needs target: write hw.Paral"),
         (lambda f: hw.Text.read(["a b"]), "['a b'] was given in place of a file or a folder"),
         (lambda f: hw.ParallelText.from_pairs(["a b"]), "Row 1 is 'a b': give (source, target)"),
         (lambda f: hw.LabelledText.from_rows(["a b"]), "give (text, label)"),

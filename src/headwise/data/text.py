@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from urllib.parse import parse_qs
 
-from headwise.core.errors import HeadwiseError, did_you_mean, shown_value
+from headwise.core.errors import HeadwiseError, called_as, did_you_mean, shown_value
 from headwise.core.heads import as_rows
 from headwise.data.lines import (
     JSON_LINES,
@@ -68,6 +68,11 @@ class Text(StoredText):
         .jsonl). `cache`: a folder for the memory-mapped copy. Raises HeadwiseError for a file that begins as another
         format (mark-up, JSON, trees, subtitles)."""
         file = existing_file(path)
+        if cache is not None and Path(cache).is_file():
+            raise HeadwiseError(
+                f"Text.read was given two files, '{file}' and '{cache}', and reads one side: sentence pairs are "
+                "hw.ParallelText.read(source, target)."
+            )
         if is_table(file):
             return _read_table(cls, file, cache)
         lines = ((line,) for line in sentence_lines(file))
@@ -203,6 +208,7 @@ class ParallelText(TextRows):
         )
 
     @classmethod
+    @called_as("hw.ParallelText.read('dev.en', 'dev.de')")
     def read(cls, source: AnyPath, target: AnyPath, cache: AnyPath | None = None) -> Self:
         """Line k of one file with line k of the other; gzip or plain."""
         files = existing_file(source), existing_file(target)
@@ -458,6 +464,8 @@ def cells_of(
     """The text of each record under these keys. numbered: whether that of the last may be a whole number."""
     for record, where in records:
         last = record.get(keys[-1])
+        if getattr(last, "ndim", None) == 0:  # a number of NumPy or PyTorch
+            last = last.item()
         # True and False are integers to Python.
         if numbered and isinstance(last, int) and not isinstance(last, bool):
             record = {**record, keys[-1]: str(last)}

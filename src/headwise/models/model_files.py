@@ -39,6 +39,7 @@ MODEL_FILES = re.compile(  # what loading a model may read
 )
 
 # How a model of speech or images reads its input.
+HUB_PAGE = re.compile(r"https?://(?:www\.)?huggingface\.co/(?P<id>[^/]+/[^/?#]+)")
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 NOTE = """
 ## Fewer attention heads
@@ -258,6 +259,10 @@ def folder_of(spec: str | Path) -> Path:
         raise HeadwiseError(
             f"{name[:100]!r} cannot be the name of a model ({error.strerror}): give a folder or a hub id."
         ) from None
+    if (page := HUB_PAGE.match(name)) is not None:
+        raise HeadwiseError(
+            f"{name} is the address of a page: give the id of the model alone, {page['id']}."
+        )
     is_path = name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") > 1
     if is_path and not path.exists():
         raise HeadwiseError(
