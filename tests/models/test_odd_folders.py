@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import headwise as hw
 from headwise.models import loading
@@ -28,6 +29,56 @@ def test_a_pickled_model_is_not_run(folder: Path) -> None:
     torch.save(asker("gpt2").hf, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     refuses(lambda: hw.load(folder), "a pickled program … save_pretrained")
+
+
+def change_config(folder: Path, **changes: object) -> Path:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+def test_a_folder_whose_outputs_have_no_names(folder: Path) -> None:
+    """Of transformers 3, with `"return_dict": false`."""
+    change_config(folder, return_dict=False)
+    text = hw.Text.from_lines(["a b c", "d e f"])
+    same, other = (hw.score(model, text, "gradient") for model in (asker("gpt2"), hw.load(folder)))
+    assert same.table["value"].tolist() == other.table["value"].tolist()
+
+
+def test_weights_of_what_wraps_a_model(folder: Path) -> None:
+    """DataParallel writes `module.` before each name, Lightning puts the weights under `state_dict`."""
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {f"module.{name}": tensor for name, tensor in weights.items()}, folder / "model.safetensors"
+    )
+    refuses(lambda: hw.load(folder), "would be random. It has others (module. … inside")
+    (folder / "model.safetensors").unlink()
+    torch.save({"state_dict": weights, "epoch": 3}, folder / "pytorch_model.bin")
+    refuses(lambda: hw.load(folder), "It has others (epoch, state_dict) … inside")
+
+
+def test_relative_positions_are_of_transformers_4(tmp_path: Path) -> None:
+    model = asker("bert")
+    model.save(tmp_path / "bert")
+    (tmp_path / "bert" / "SHA256SUMS").unlink()
+    settings = json.loads((tmp_path / "bert" / "config.json").read_text())
+    settings = {name: value for name, value in settings.items() if not name.startswith("headwise")}
+    (tmp_path / "bert" / "config.json").write_text(json.dumps(settings))
+    change_config(tmp_path / "bert", position_embedding_type="relative_key")
+    weights = load_file(tmp_path / "bert" / "model.safetensors")
+    of_layer = "bert.encoder.layer.0.attention.self"
+    weights[f"{of_layer}.distance_embedding.weight"] = torch.ones(9, 8)
+    save_file(weights, tmp_path / "bert" / "model.safetensors", metadata={"format": "pt"})
+    refuses(lambda: hw.load(tmp_path / "bert"), "position_embedding_type … transformers 4")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "tokenizer.json"])
+def test_pointers_of_git_are_no_files(folder: Path, name: str) -> None:
+    if name.endswith(".bin"):
+        (folder / "model.safetensors").unlink()
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 133466\n"
+    (folder / name).write_text(pointer)
+    refuses(lambda: hw.load(folder), f"{name} is a pointer of git-lfs … git lfs pull")
 
 
 def test_a_variant_has_another_name(folder: Path) -> None:

@@ -18,8 +18,10 @@ from headwise.data.text import (
     TableText,
     TextSpec,
     cells_of,
+    declared_classes,
     one_spec,
     records_of,
+    rows_in_python,
 )
 
 # What the columns of the two texts are called, in GLUE and elsewhere, and that of the label.
@@ -86,7 +88,8 @@ class LabelledPairs(TableText):
             if sides is None or label is None:
                 return None
             keys = (*sides, label)
-            return cls.from_rows([[row[key] for key in keys] for row in rows])
+            cells = rows_in_python([[row[key] for key in keys] for row in rows], cls)
+            return cls._write(cells, "rows", None, classes=declared_classes(given, label))
         if all(isinstance(row, list | tuple) and len(row) == len(cls.columns) for row in rows):
             return cls.from_rows(rows)
         return None

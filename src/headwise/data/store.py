@@ -69,7 +69,8 @@ class AnyText(ABC):
 class StoredText(AnyText):
     """Rows of one or more string columns on disk: the common part of `Text` and `ParallelText`.
 
-    dataset: the memory-mapped `datasets.Dataset`.
+    dataset: the memory-mapped `datasets.Dataset`. classes: what the numbers 0, 1, … of the last column are called, where
+    a data set declares it.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -77,7 +78,13 @@ class StoredText(AnyText):
 
     @called_as("hw.Text.read('dev.en') or hw.Text.from_lines(sentences)")
     def __init__(
-        self, dataset: Dataset, name: str, *, blank: int = 0, fingerprint: str | None = None
+        self,
+        dataset: Dataset,
+        name: str,
+        *,
+        blank: int = 0,
+        fingerprint: str | None = None,
+        classes: Sequence[str] = (),
     ) -> None:
         if not hasattr(dataset, "features"):
             made = type(self).__name__
@@ -89,6 +96,7 @@ class StoredText(AnyText):
         self.name = name
         self.blank = blank
         self._fingerprint = fingerprint
+        self.classes = tuple(classes)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -127,7 +135,7 @@ class StoredText(AnyText):
             yield from zip(*(batch[column] for column in self.columns), strict=True)
 
     def take(self, indices: Iterable[int]) -> Self:
-        return type(self)(self.dataset.select(indices), self.name)
+        return type(self)(self.dataset.select(indices), self.name, classes=self.classes)
 
     @classmethod
     def _write(
@@ -136,8 +144,9 @@ class StoredText(AnyText):
         name: str,
         cache: str | PathLike[str] | None,
         key: str | None = None,
+        classes: Sequence[str] = (),
     ) -> Self:
-        """Writes the rows to disk, or finds them in `cache` under the same key.
+        """Writes the rows to disk, or finds them in `cache` under the same key. classes: as of the text.
 
         Raises HeadwiseError when no row is left or the folder cannot be written; then it leaves no file.
         """
@@ -151,7 +160,13 @@ class StoredText(AnyText):
             raise HeadwiseError(
                 f"Cannot keep the text '{name}' in '{folder}': {error.strerror or error}; name another cache folder."
             ) from error
-        return cls(dataset, name, blank=record["blank"], fingerprint=record["fingerprint"])
+        return cls(
+            dataset,
+            name,
+            blank=record["blank"],
+            fingerprint=record["fingerprint"],
+            classes=classes,
+        )
 
 
 @cache

@@ -343,7 +343,8 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
         )
     name = "dataset" if named else "rows"
     records = _dataset_records(given, name, wanted.columns) if named else _numbered(given)
-    return wanted._write(cells_of(records, wanted.columns, wanted.numbered), name, None)
+    rows = cells_of(records, wanted.columns, wanted.numbered)
+    return wanted._write(rows, name, None, classes=declared_classes(given, wanted.columns[-1]))
 
 
 def refuse_conversations(given: Any) -> None:
@@ -368,6 +369,12 @@ def _has_text(row: Mapping[str, Any]) -> bool:
 
 def _numbered(rows: Iterable[Mapping[str, Any]]) -> Records:
     return ((row, f"Row {number}") for number, row in enumerate(rows, start=1))
+
+
+def declared_classes(dataset: Any, column: str) -> Sequence[str]:
+    """What a data set calls the numbers of a column of classes (`datasets.ClassLabel`); nothing where it does not say."""
+    features: Any = getattr(dataset, "features", None) or {}
+    return getattr(features.get(column), "names", None) or ()
 
 
 def one_spec(spec: TextSpec, what: str) -> AnyPath:
@@ -408,7 +415,8 @@ def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None)
     dataset = _loaded(name, options.get("config"), split)
     keys = [options.get(column, column) for column in wanted.columns]
     rows = cells_of(_dataset_records(dataset, name, keys), keys, wanted.numbered)
-    return wanted._write(rows, f"{name}[{split}]", cache)
+    classes = declared_classes(dataset, keys[-1])
+    return wanted._write(rows, f"{name}[{split}]", cache, classes=classes)
 
 
 def records_of(file: Path, *keys: str) -> Records:

@@ -207,6 +207,9 @@ def load(
 
 def unloadable(error: Exception, spec: str, folder: Path | None) -> HeadwiseError:
     """A sentence for an error of another library about the user's files. folder: with them; None for a name of the hub."""
+    # The usual cause of files that no library can read.
+    for file in sorted(folder.iterdir()) if folder is not None else ():
+        refuse_pointer(file)
     # Torch says that memory is short by a RuntimeError.
     if isinstance(error, MemoryError) or "allocate" in str(error):
         return HeadwiseError(
@@ -228,9 +231,6 @@ def unloadable(error: Exception, spec: str, folder: Path | None) -> HeadwiseErro
     is_not = f"'{spec}' is not a local folder, and not"
     remedy = "Correct the name, or give a folder."
     if folder is not None:
-        # The usual cause of files that no library can read.
-        for file in sorted(folder.iterdir()):
-            refuse_pointer(file)
         is_not = f"{spec} is a folder, but not"
         remedy = "Copy or save it again, or correct its config.json."
         others = [file.name for file in sorted(folder.glob("*.safetensors"))]
@@ -375,6 +375,7 @@ def config_of(source: str) -> Any:
     for each in (config, *sub_configs(config)):
         if getattr(each, "_attn_implementation", None) not in OWN_ATTENTION:
             each._attn_implementation = None  # as usual for the model's class
+        each.return_dict = True  # outputs are read by their names
         if hasattr(each, MARK):
             delattr(each, MARK)  # of the folder, not of the model
     return config
@@ -562,13 +563,23 @@ def from_files(
     missing = [name for name in sorted(info["missing_keys"]) if name in tensors]
     # What nothing reads may be missing; another size is the caller's to judge.
     missing = [name for name in missing if not UNUSED.search(name) and name not in other_size]
-    if missing:
-        raise HeadwiseError(
-            f"{source} lacks weights of its {type(hf).__name__} ({few_names(missing)}): they would be random. Download or "
-            "save the model again."
-        )
     dropped = sorted(info["unexpected_keys"])
     wrong = [name for name in dropped if not UNUSED.search(name)]
+    if missing:
+        remedy = "Download or save the model again."
+        if wrong:  # of a model inside another one, such as `module.` of DataParallel
+            remedy = (
+                f"It has others ({few_names(wrong)}): save the transformers model that is inside what was saved "
+                "(save_pretrained), or name its class as architectures in its config.json."
+            )
+        raise HeadwiseError(
+            f"{source} lacks weights of its {type(hf).__name__} ({few_names(missing)}): they would be random. {remedy}"
+        )
+    if wrong and getattr(config, "position_embedding_type", "absolute") != "absolute":
+        raise HeadwiseError(
+            f"{source} has relative positions (position_embedding_type in its config.json), which the "
+            f"{type(hf).__name__} of transformers 5 does not compute: use transformers 4 for it."
+        )
     if wrong:
         raise HeadwiseError(
             f"{source} has weights for which its {type(hf).__name__} has no place ({few_names(wrong)}): name the class "

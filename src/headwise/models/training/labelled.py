@@ -232,8 +232,25 @@ def classes_of(text: LabelledText | LabelledPairs, model: PreTrainedModel) -> np
     """The class of every text. Raises HeadwiseError for a label that is no class of the model."""
     # Each label once: a data set has millions of texts and a few classes.
     names, inverse = np.unique(np.array(text.dataset["label"], dtype=str), return_inverse=True)
-    numbers = class_numbers(names.tolist(), text.name, model)
-    return np.array([numbers[name] for name in names.tolist()], dtype=np.int64)[inverse]
+    called = called_by_data(names.tolist(), text.classes, model)
+    numbers = class_numbers(called, text.name, model)
+    return np.array([numbers[name] for name in called], dtype=np.int64)[inverse]
+
+
+def called_by_data(
+    names: Sequence[str], classes: Sequence[str], model: PreTrainedModel
+) -> Sequence[str]:
+    """Labels by the names that their data set declares for numbers (`classes`), where the model has such classes: its order
+    may be another. Large and small letters are alike."""
+    declared = {str(number): name for number, name in enumerate(classes)}
+    known = class_names(model)
+    by_small_letters = {name.lower(): name for name in known}
+    called = []
+    for name in names:
+        own = declared.get(name, name)
+        called.append(own if own in known else by_small_letters.get(own.lower(), own))
+    # Classes of a model that nobody named (LABEL_0): the numbers are all that there is.
+    return called if {*called} & known.keys() else names
 
 
 def class_numbers(names: Sequence[str], text: str, model: PreTrainedModel) -> dict[str, int]:
@@ -241,18 +258,41 @@ def class_numbers(names: Sequence[str], text: str, model: PreTrainedModel) -> di
 
     Raises HeadwiseError for a name that is no class of the model.
     """
+    count = int(model.config.num_labels)
+    known = class_names(model)
+    unnamed = [name for name in names if name not in known]
+    if not unnamed:
+        refuse_two_orders(model, names)
+        return known
+    numbers = {str(number): number for number in range(count)}
+    if not {*names} <= numbers.keys():
+        some = ", ".join(list(known)[:10]) + (" …" if len(known) > 10 else "")
+        raise HeadwiseError(
+            f"'{unnamed[-1][:50]}' is a label of {text}, but no class of this {type(model).__name__}: give "
+            f"its names ({some}), or only numbers from 0 to {count - 1}."
+        )
+    return numbers
+
+
+def class_names(model: PreTrainedModel) -> dict[str, int]:
+    """The number of each class by its name, of both tables of a configuration, which may lack one of them."""
     config: Any = model.config
-    known = {str(name): int(number) for name, number in (config.label2id or {}).items()}
-    if unnamed := [name for name in names if name not in known]:
-        numbers = {str(number): number for number in range(config.num_labels)}
-        if not {*names} <= numbers.keys():
-            some = ", ".join(list(known)[:10]) + (" …" if len(known) > 10 else "")
+    named = {str(name): int(number) for number, name in (config.id2label or {}).items()}
+    return named | {str(name): int(number) for name, number in (config.label2id or {}).items()}
+
+
+def refuse_two_orders(model: PreTrainedModel, names: Sequence[str]) -> None:
+    """Raise HeadwiseError where the tables of a configuration number a class differently: which number is meant?"""
+    config: Any = model.config
+    by_number = {int(number): str(name) for number, name in (config.id2label or {}).items()}
+    known = class_names(model)
+    for name in names:
+        number = known[name]
+        if by_number.get(number, name) != name and name in by_number.values():
             raise HeadwiseError(
-                f"'{unnamed[-1][:50]}' is a label of {text}, but no class of this {type(model).__name__}: give "
-                f"its names ({some}), or only numbers from 0 to {config.num_labels - 1}."
+                f"config.json of this {type(model).__name__} numbers its classes twice: '{name[:50]}' is {number} in "
+                f"label2id, where id2label has '{by_number[number][:50]}': correct one of them."
             )
-        known = numbers
-    return known
 
 
 def summed_class_loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
