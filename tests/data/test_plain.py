@@ -35,6 +35,14 @@ OTHER_FORMATS = {
     "header.txt": ("text,label\nIt rains.,1\n", "a table … .csv"),
     "film.srt": ("1\n00:00:01,000 --> 00:00:02,500\nIt rains.\n", "subtitles"),
     "film.vtt": ("WEBVTT\n\n00:01.000 --> 00:02.500\nIt rains.\n", "subtitles"),
+    "film.ass": ("[Script Info]\nTitle: film\n[Events]\n", "subtitles"),
+    "paper.tex": ("\\documentclass{article}\n\\begin{document}\n", "LaTeX"),
+    "trees.mrg": ("( (S (NP (PRP It)) (VP (VBZ rains)) (. .)) )\n", "trees in brackets … CoNLL-U"),
+    "train.tags.en": ("<url>http://www.example.org</url>\nIt rains.\n", "mark-up"),
+    "labels.txt": (
+        "__label__good A joy to see.\n__label__bad Dull.\n",
+        "labelled text of fastText",
+    ),
     "app.po": ('msgid ""\nmsgstr ""\n"Language: fr\\n"\n', "a catalogue of gettext"),
     "a.pdf": ("%PDF-1.7\n", "a PDF"),
     "a.rtf": ("{\\rtf1\\ansi\n", "RTF"),
@@ -107,6 +115,17 @@ def test_a_first_line_of_names_is_no_pair(tmp_path: Path) -> None:
         assert list(ParallelText.open(str(tmp_path / name))) == expected
 
 
+@pytest.mark.parametrize("first", ["en\tfr", "English\tFrench", "src\ttgt"])
+def test_other_names_of_columns_are_no_pair_either(tmp_path: Path, first: str) -> None:
+    path = write(tmp_path, "a.tsv", f"{first}\nIt rains.\tIl pleut.\n")
+    refuses(lambda: ParallelText.open(path), "names columns, … call them source and target")
+
+
+def test_words_of_one_line_are_a_pair(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "no\tno\nfrench\tfrançais\n")
+    assert list(ParallelText.open(path)) == [("no", "no"), ("french", "français")]
+
+
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     for name, content in {
         "a.csv": "text,label,label\nIt rains.,1,0\n",
@@ -128,6 +147,7 @@ def test_a_line_of_characters_that_nobody_sees_is_blank(tmp_path: Path) -> None:
 BINARY = {
     "a.parquet": (b"PAR1\x15\x04\x15\x90\x1e", "Parquet … datasets:FILE"),
     "a.arrow": (b"ARROW1\x00\x00\xff\xff", "Arrow … datasets:FOLDER"),
+    "stream.arrow": (b"\xff\xff\xff\xff\x10\x01\x00\x00", "Arrow … datasets:FOLDER"),
     "a.zip": (b"PK\x03\x04\x14\x00\xa9\n", "an archive"),
     "a.txt.xz": (lzma.compress(b"It rains.\n" * 9), "packed with xz … unpack it"),
     "a.txt.bz2": (bz2.compress(b"It rains.\n" * 9), "packed with bzip2 … unpack it"),

@@ -25,9 +25,11 @@ LARGEST_POINTER = 1024  # bytes, by the specification of git-lfs
 # What files of other formats begin with, and what to do with them.
 _UNPACK = "unpack it, or pack it with gzip"
 _UTF8 = "save it as UTF-8"
+_ARROW = "Arrow", "give the folder of the data set as datasets:FOLDER?text=COLUMN"
 FORMATS = {
     b"PAR1": ("Parquet", "give it as datasets:FILE?text=COLUMN"),
-    b"ARROW1": ("Arrow", "give the folder of the data set as datasets:FOLDER?text=COLUMN"),
+    b"ARROW1": _ARROW,
+    b"\xff\xff\xff\xff": _ARROW,  # as `save_to_disk` writes it
     b"PK\x03\x04": (
         "an archive (.zip) or a document of an office program",
         "write its sentences into a file, one a line",

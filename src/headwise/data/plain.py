@@ -14,6 +14,7 @@ from headwise.data.lines import existing_file, is_table, read_lines
 LOOKED_AT = 20  # lines at the beginning
 _WRITE = "write its sentences into a file, one a line"
 _TREES = "a treebank", "give the trees with --treebank"
+_BRACKETS = "trees in brackets", f"{_WRITE}, or convert them to CoNLL-U"
 _MARK_UP = "mark-up", _WRITE
 _JSON = "JSON", f"name it .jsonl, with an object a line, or {_WRITE}"
 _TABLE = (
@@ -26,7 +27,7 @@ _COMMENT = re.compile(r"# ?(sent_id|newdoc|newdoc id|newpar|text|global\.\w+)( ?
 # A tag alone that has attributes, or a tag of a known format; others may be in a sentence.
 _TAG = re.compile(r"<[A-Za-z][\w:.-]*(\s+[\w:.-]+\s*=\s*(\"[^\"]*\"|'[^']*'))+\s*/?>")
 _KNOWN_TAG = re.compile(
-    r"<(!--|\?xml\b|!doctype\b|(srcset|refset|tstset|mteval|tmx|xliff|html|doc|dataset|corpus|seg)\b[^>]*>)",
+    r"<(!--|\?xml\b|!doctype\b|(srcset|refset|tstset|mteval|tmx|xliff|html|doc|dataset|corpus|seg|url|talkid)\b[^>]*>)",
     re.IGNORECASE,
 )
 _TIME = re.compile(r"([0-9]+:)?[0-9]{2}:[0-9]{2}[.,][0-9]{3} --> .*")
@@ -34,6 +35,22 @@ _BEGINNINGS = {
     "%PDF-": ("a PDF", _WRITE),
     "{\\rtf": ("RTF", _WRITE),
     "WEBVTT": ("subtitles", _WRITE),
+    "[Script Info]": ("subtitles", _WRITE),
+    "\\documentclass": ("LaTeX", _WRITE),
+    "(ROOT": _BRACKETS,
+    "( (S": _BRACKETS,
+    "(S (": _BRACKETS,
+    "(TOP": _BRACKETS,
+    "__label__": ("labelled text of fastText", "write a table with the columns text and label"),
+}
+# What the columns of pairs are often called.
+_SIDES = {
+    *"source target src tgt trg ref reference translation original input output".split(),
+    *"ar bg bn ca cs da de el en es et fa fi fr ga gl gu he hi hr hu hy id is it ja ka kk kn ko lt lv mk ml".split(),
+    *"mn mr ms mt my nb ne nl nn no pa pl pt ro ru si sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh".split(),
+    *"arabic bulgarian chinese croatian czech danish dutch english estonian finnish french german greek hebrew".split(),
+    *"hindi hungarian indonesian italian japanese korean latvian lithuanian norwegian persian polish".split(),
+    *"portuguese romanian russian serbian slovak slovenian spanish swedish thai turkish ukrainian vietnamese".split(),
 }
 _PAIRS = "source target clean corrupted answer wrong_answer sentence1 sentence2 score"
 _COLUMNS = {*_PAIRS.split(" "), "text", "label", "sentence", "audio", "id"}
@@ -90,6 +107,11 @@ def _other_format(lines: Sequence[str]) -> tuple[str, str] | None:
     ):
         return _TABLE
     return None
+
+
+def are_names_of_sides(first: str, second: str) -> bool:
+    """Whether two cells are what the columns of a table of pairs are often called, such as `en` and `de`."""
+    return first != second and {first.lower(), second.lower()} <= _SIDES
 
 
 def _is_json(line: str) -> bool:

@@ -31,7 +31,7 @@ from headwise.data.lines import (
     side_files,
     whole_lines,
 )
-from headwise.data.plain import sentence_lines
+from headwise.data.plain import are_names_of_sides, sentence_lines
 from headwise.data.store import StoredText, file_key
 
 if TYPE_CHECKING:
@@ -343,8 +343,8 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
         )
     name = "dataset" if named else "rows"
     records = _dataset_records(given, name, wanted.columns) if named else _numbered(given)
-    rows = cells_of(records, wanted.columns, wanted.numbered)
-    return wanted._write(rows, name, None, classes=declared_classes(given, wanted.columns[-1]))
+    cells = cells_of(records, wanted.columns, wanted.numbered)
+    return wanted._write(cells, name, None, classes=declared_classes(given, wanted.columns[-1]))
 
 
 def refuse_conversations(given: Any) -> None:
@@ -471,7 +471,7 @@ def cells_of(
 ) -> Iterator[tuple[str, ...]]:
     """The text of each record under these keys. numbered: whether that of the last may be a whole number."""
     for record, where in records:
-        last = record.get(keys[-1])
+        last: Any = record.get(keys[-1])
         if getattr(last, "ndim", None) == 0:  # a number of NumPy or PyTorch
             last = last.item()
         # True and False are integers to Python.
@@ -508,6 +508,11 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
         if number == 1 and {source, target} == {*ParallelText.columns}:
             # Its first line names the columns, and is no pair.
             turned = source == ParallelText.columns[1]
+        elif number == 1 and are_names_of_sides(source, target):
+            raise HeadwiseError(
+                f"The first line of '{file}' names columns, {source} and {target}: call them source and target, or leave "
+                "the line out."
+            )
         else:
             yield (target, source) if turned else (source, target)
 
