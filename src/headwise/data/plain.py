@@ -44,14 +44,14 @@ _BEGINNINGS = {
     "__label__": ("labelled text of fastText", "write a table with the columns text and label"),
 }
 # What the columns of pairs are often called.
-_SIDES = {
-    *"source target src tgt trg ref reference translation original input output".split(),
-    *"ar bg bn ca cs da de el en es et fa fi fr ga gl gu he hi hr hu hy id is it ja ka kk kn ko lt lv mk ml".split(),
-    *"mn mr ms mt my nb ne nl nn no pa pl pt ro ru si sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh".split(),
-    *"arabic bulgarian chinese croatian czech danish dutch english estonian finnish french german greek hebrew".split(),
-    *"hindi hungarian indonesian italian japanese korean latvian lithuanian norwegian persian polish".split(),
-    *"portuguese romanian russian serbian slovak slovenian spanish swedish thai turkish ukrainian vietnamese".split(),
-}
+_SIDES = """
+source target src tgt trg ref reference translation original input output
+ar bg bn ca cs da de el en es et fa fi fr ga gl gu he hi hr hu hy id is it ja ka kk kn ko lt lv mk ml mn mr ms mt my nb
+ne nl nn no pa pl pt ro ru si sk sl sq sr sv sw ta te th tl tr uk ur uz vi zh
+arabic bulgarian chinese croatian czech danish dutch english estonian finnish french german greek hebrew hindi hungarian
+indonesian italian japanese korean latvian lithuanian norwegian persian polish portuguese romanian russian serbian
+slovak slovenian spanish swedish thai turkish ukrainian vietnamese
+"""
 _PAIRS = "source target clean corrupted answer wrong_answer sentence1 sentence2 score"
 _COLUMNS = {*_PAIRS.split(" "), "text", "label", "sentence", "audio", "id"}
 
@@ -111,7 +111,7 @@ def _other_format(lines: Sequence[str]) -> tuple[str, str] | None:
 
 def are_names_of_sides(first: str, second: str) -> bool:
     """Whether two cells are what the columns of a table of pairs are often called, such as `en` and `de`."""
-    return first != second and {first.lower(), second.lower()} <= _SIDES
+    return first != second and {first.lower(), second.lower()} <= {*_SIDES.split()}
 
 
 def _is_json(line: str) -> bool:
