@@ -3,10 +3,11 @@
     python tools/repair_curve.py firefox/en-pt mono.en dev.en test.en test.pt work curve.csv 24 16 10
 
 Heads are those of `hw.Greedy(keep=N)`, fitted on mono.en, which needs no targets, and tried on dev.en; with --seed on
-other sentences of mono.en. `cut` are the same heads without repair. --train: also trained from there, as
-`train="distil"`. A row for each model and quality, of greedy search on test: its value and its change to the whole model,
-with 95 % intervals, and processor seconds. Models, and their translations of each test, are kept in the work folder, so
-that a killed run goes on and another test is read by the same models; the table has all that are there.
+other sentences of mono.en. `cut` are the same heads without repair. --random: as many random heads, repaired. --train:
+also trained from the repaired model, as `train="distil"`. A row for each model and quality, of greedy search on test: its
+value and its change to the whole model, with 95 % intervals, and processor seconds. Models, and their translations of
+each test, are kept in the work folder, so that a killed run goes on and another test is read by the same models; the table
+has all that are there.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
     def repaired(count: int) -> Model:
         return repaired_on(model, mask_of(count), unread, held)
 
+    def of_random(count: int) -> Model:
+        of_kind = list(model.heads.only(["encoder-self"]))
+        gone = random.Random(options.seed).sample(of_kind, len(of_kind) - count)
+        return repaired_on(model, HeadMask.full(model.heads).without(gone), unread, held)
+
     def trained(count: int) -> Model:
         how = Greedy(
             keep=count, measure="repair", repair=True, train="distil", epochs=options.epochs
@@ -95,6 +101,8 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
         return hw.prune(model, text, how, dev=dev, training=TRAINING)
 
     ways = {"cut": cut, "repaired": repaired}
+    if options.random:
+        ways["random"] = of_random
     if options.train:
         ways["trained"] = trained
     return ways
@@ -158,6 +166,7 @@ if __name__ == "__main__":
         parser.add_argument(name)
     parser.add_argument("counts", type=int, nargs="+")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--random", action="store_true")
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--epochs", type=int, default=2)
     main(parser.parse_args())

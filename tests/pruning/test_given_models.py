@@ -20,6 +20,7 @@ from headwise.core.progress import Progress
 from headwise.core.qualities import AGREEMENT
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.tasks import translation
+from headwise.models.training import trainer
 from headwise.models.training.dropout import dropout_of
 from headwise.models.training.loss import lost_states
 from headwise.models.training.trainer import TokenTrainer, TrainingRun, train_model
@@ -138,6 +139,28 @@ class TestDistillation:
         wanted, got = rows
         around = (wanted - wanted.mean(0)).square().sum()
         torch.testing.assert_close(found, (wanted - got).square().sum() / around)
+
+    def test_states_are_read_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For all epochs, and as they would be read each time; a text whose states are too many is read each time."""
+        given, how = asker(), hw.Greedy(keep=3, measure="random", train="distil", epochs=3)
+        encoder = given.hf.get_encoder()
+        read: list[int] = []
+        encoder.register_forward_pre_hook(
+            lambda _, args, named: read.append(int(named["attention_mask"].sum())), with_kwargs=True
+        )
+
+        def tokens() -> tuple[int, hw.Model]:
+            read.clear()
+            small = hw.prune(given, pairs(40), how, dev=pairs(6, 9), training=SMALL)
+            return sum(read), small
+
+        once, small = tokens()
+        monkeypatch.setattr(trainer, "KEPT_STATES", 0)
+        often, again = tokens()
+        text = sum(len(given.tokenizer(source).input_ids) for source, _ in pairs(40))
+        assert often - once == 2 * text
+        for one, other in zip(small.hf.parameters(), again.hf.parameters(), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_the_same_weights_miss_nothing(self, dtype: torch.dtype, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from headwise.core.errors import HeadwiseError
 from headwise.models.attention.discover import evaluating, logits_in, output_of, without_cache
@@ -38,6 +39,7 @@ CHUNK_ROWS = 256
 CPU_LOGITS = 2**24
 # Logits at once on other devices: 256 MB in float32.
 LOGITS = 2**26
+SOURCE = ("input_ids", "attention_mask")
 ALIKE = 1e-3  # of the sum of squares of states: the least that their variance is taken for
 
 
@@ -247,6 +249,45 @@ def lost_states(model: PreTrainedModel, whole: nn.Module, inputs: dict[str, Tens
         spread = torch.maximum(((wanted - mean).square() * there).sum(), least)
     missed: Tensor = ((states - wanted).square() * there).sum() / spread
     return missed
+
+
+class KnownStates(nn.Module):
+    """An encoder that reads the sources of a text once, before they are asked for, and keeps their states.
+
+    text: the batches of the text, always the same ones, so that states do not depend on the order of a training, or on
+    where it went on. What is not of the text is read by the encoder when it is asked for.
+    """
+
+    def __init__(self, encoder: nn.Module, text: Callable[[], Iterator[dict[str, Tensor]]]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.text = text
+        self.known: dict[bytes, Tensor] = {}  # n M, by the tokens of a source
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> BaseModelOutput:
+        if not self.known:
+            for batch in self.text():
+                ids, mask = (batch[name].to(input_ids.device) for name in SOURCE)
+                states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+                for key, row, there in zip(keys(ids, mask), states, mask.bool(), strict=True):
+                    self.known[key] = row[there]
+                self.known[b""] = states.new_zeros(0, states.shape[2])  # of empty rows
+        found = [self.known.get(key) for key in keys(input_ids, attention_mask)]
+        if any(states is None for states in found):
+            whole: BaseModelOutput = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask
+            )
+            return whole
+        rows = torch.cat([states for states in found if states is not None])
+        filled = rows.new_zeros(*input_ids.shape, rows.shape[1])
+        filled[attention_mask.bool()] = rows
+        return BaseModelOutput(last_hidden_state=filled)
+
+
+def keys(ids: Tensor, mask: Tensor) -> list[bytes]:
+    """What tells each source of a batch from others: its tokens."""
+    rows = zip(ids.cpu(), mask.bool().cpu(), strict=True)
+    return [row[there].numpy().tobytes() for row, there in rows]
 
 
 def refuse_other_loss(model: PreTrainedModel, head: Any, summed: Callable[..., Tensor]) -> None:

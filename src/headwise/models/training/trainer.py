@@ -47,10 +47,11 @@ from headwise.models.attention.offload import device_of, reloading
 from headwise.models.generators import unchanged_generators
 from headwise.models.model_files import WEIGHTS
 from headwise.models.training.dropout import fast_dropout
-from headwise.models.training.loss import dev_loss, loss_forward
+from headwise.models.training.loss import KnownStates, dev_loss, loss_forward
 from headwise.models.training.token_batches import TrainingData
 
 MARKER = "complete"
+KEPT_STATES = 2**29  # bytes of a whole encoder's states, at most
 LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_loss"}
 
 
@@ -313,7 +314,7 @@ def train_model(
                 reloading(model),
                 passing_gradients(model),
                 capture(model, discovery, gates=gated.gates, explicit=explicit),
-                loss_forward(model, gated.before, gated.penalty, training.whole),
+                loss_forward(model, gated.before, gated.penalty, taught_by(training, model)),
                 fast_dropout(model),
             ):
                 trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -332,6 +333,18 @@ def train_model(
     if PartialState().is_main_process:
         write_text(work / "log.csv", tidy(state))
     return {"seconds": read_marker(last)["seconds"], "updates": state.global_step}
+
+
+def taught_by(training: TrainingRun, model: PreTrainedModel) -> nn.Module | None:
+    """The encoder whose states are learnt. Where the text is read several times, and its states are small enough to keep,
+    the encoder reads it once; of several processes each has a part of the text, which changes."""
+    whole, recipe = training.whole, training.recipe
+    if whole is None or recipe.epochs == 1 or PartialState().num_processes > 1:
+        return whole
+    numbers = int(training.data.longest.sum()) * int(model.config.hidden_size)
+    if 4 * numbers > KEPT_STATES:
+        return whole
+    return KnownStates(whole, lambda: training.data.once(model, recipe.batch_tokens))
 
 
 def training_arguments(
