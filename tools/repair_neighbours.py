@@ -24,7 +24,8 @@ from headwise.core.statistics import proportion_interval
 def embedded(model: str, lines: list[str]) -> Tensor:
     """Of length 1, one a line."""
     loaded = SentenceTransformer(model, device="cpu")
-    return loaded.encode(lines, convert_to_tensor=True, normalize_embeddings=True)
+    found: Tensor = loaded.encode(lines, convert_to_tensor=True, normalize_embeddings=True)
+    return found
 
 
 def nearest(queries: Tensor, among: Tensor) -> Tensor:
