@@ -25,7 +25,7 @@ from headwise.core.tables import INTERACTIONS, MODELS, SCORES, WORDS
 from headwise.faces.report import report
 from headwise.faces.report.models import model_rows, ordered
 from headwise.faces.report.run_folder import read_run
-from headwise.faces.report.summary import verdict_sentences, why_no_choice, without_choice
+from headwise.faces.report.summary import lead_sentences
 from headwise.importance.interactions import Interactions
 from headwise.importance.scores import Scores
 from headwise.models.loading import load
@@ -73,10 +73,7 @@ class Run:
     @cached_property
     def verdict(self) -> str:
         """What was found of the chosen model, what that rests on and what follows; or why there is none."""
-        run = self.finished
-        if run.full is None or run.chosen is None:
-            return f"{without_choice(run)}. {why_no_choice(run)}"
-        return " ".join(verdict_sentences(run, run.chosen))
+        return " ".join(lead_sentences(self.finished))
 
     @cached_property
     def models(self) -> pd.DataFrame:

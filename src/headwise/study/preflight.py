@@ -23,7 +23,6 @@ from headwise.models.decoding.bleu import refuse_short_references
 from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
 from headwise.models.forecast import expected_pieces
 from headwise.models.model import Model
-from headwise.models.tasks.own_translations import OwnTranslations
 from headwise.pruning.control_models import count_weights
 from headwise.study.model_steps import Prune, Train
 from headwise.study.overlap import refuse_same_files, shared_sentences
@@ -217,7 +216,10 @@ def own_targets(run: RunContext) -> Iterator[str]:
     if not run.reads_targets:
         splits = [split for split in splits if split != "train"]
     if splits and run.task.text_class is ParallelText:
-        yield f"{', '.join(splits)} text: {OwnTranslations.made}, greedy; quality there is agreement with them, not BLEU."
+        yield (
+            f"The {' and '.join(splits)} text has one side: the model's own greedy translations stand for the other, and "
+            "quality is agreement with them (100: all are equal), not BLEU."
+        )
 
 
 def training_positions(run: RunContext, given: Model | None) -> float:

@@ -15,7 +15,16 @@ import typer
 
 from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.heads import KINDS
-from headwise.core.options import METHODS, Checked, Options, Search, validated
+from headwise.core.options import (
+    FULL_LENGTH,
+    METHODS,
+    Checked,
+    Choice,
+    Options,
+    Search,
+    Training,
+    validated,
+)
 
 Decorated = TypeVar("Decorated", bound=Callable[..., None])
 OPTION_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
@@ -226,6 +235,19 @@ def typed_options(
 
 
 SEARCH_OPTIONS = field_options("search", {"Search for translations": Search})
+
+
+def pruning_options(without: Iterable[str] = (), first: Collection[str] = ()) -> list[FieldOption]:
+    """The options of a command that prunes: how heads go, which model is chosen, how gates learn, how text is translated.
+    without, first: as of `field_options`."""
+    # The model is chosen by [choice] alone; the length of training is an option of each method, --dtype that of numbers.
+    elsewhere = ["max_drop", "search", *without]
+    return [
+        *field_options("pruning", METHODS, elsewhere, first),
+        *field_options("choice", {EVERY_METHOD: Choice}, first=first),
+        *field_options("training", {"Training with gates": Training}, [*FULL_LENGTH, "dtype"]),
+        *SEARCH_OPTIONS,
+    ]
 
 
 def given_search(context: typer.Context, fields: Mapping[str, Any]) -> Search | None:

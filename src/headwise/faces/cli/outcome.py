@@ -45,13 +45,8 @@ def outcome(out: Path) -> Outcome:
     from headwise.faces.report.run_folder import read_run
 
     run = read_run(out)
-    found = ""
-    if run.full and run.chosen:
-        found = run.verdict_of(run.chosen).finding
-        headline, *lines = summary.verdict_sentences(run, run.chosen)
-    else:
-        headline = f"{summary.without_choice(run)}."
-        lines = [summary.why_no_choice(run)] if run.pruned else []
+    lead = summary.lead_of(run)
+    headline, *lines = summary.lead_sentences(run)
     shown = [str(model["setting"]) for model in run.pruned if model["candidate"]]
     if run.chosen:
         shown = [run.chosen["setting"]]
@@ -70,8 +65,8 @@ def outcome(out: Path) -> Outcome:
         next_commands.append(("Next:", then))
     return Outcome(
         headline,
-        found,
-        [*lines, *summary.doubts(run), *too_high_limit(run)],
+        lead["verdict"],
+        [*(lines if run.pruned else []), *summary.doubts(run), *too_high_limit(run)],
         layouts,
         place,
         next_commands,

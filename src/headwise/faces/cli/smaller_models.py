@@ -12,7 +12,6 @@ from rich.console import Console
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder
-from headwise.core.options import FULL_LENGTH, METHODS, Choice, Training
 from headwise.core.progress import write
 from headwise.faces.cli.arguments import (
     NO_TEXT,
@@ -37,11 +36,10 @@ from headwise.faces.cli.arguments import (
     text_spec,
 )
 from headwise.faces.cli.fields import (
-    EVERY_METHOD,
     SEARCH_OPTIONS,
-    field_options,
     given_fields,
     given_search,
+    pruning_options,
     refuse_set_twice,
     takes_fields,
     typed_options,
@@ -55,13 +53,7 @@ if TYPE_CHECKING:
     from headwise.study.plan import Plan
 
 
-# Left out: the length of training, which the options of pruning set, and the type of numbers, which --dtype sets.
-PRUNE_OPTIONS = [
-    *field_options("pruning", METHODS, without=["max_drop", "search"], first=["keep", "unit"]),
-    *field_options("choice", {EVERY_METHOD: Choice}, first=["max_drop"]),
-    *field_options("training", {"Training with gates": Training}, [*FULL_LENGTH, "dtype"]),
-    *SEARCH_OPTIONS,
-]
+PRUNE_OPTIONS = pruning_options(first=["keep", "unit", "max_drop"])
 
 
 @takes_fields(PRUNE_OPTIONS)

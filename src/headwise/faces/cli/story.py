@@ -9,7 +9,6 @@ import typer
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder
-from headwise.core.options import FULL_LENGTH, METHODS, Choice, Training
 from headwise.core.progress import Progress
 from headwise.faces.cli.arguments import (
     Device,
@@ -27,10 +26,9 @@ from headwise.faces.cli.arguments import (
     text_spec,
 )
 from headwise.faces.cli.fields import (
-    EVERY_METHOD,
-    SEARCH_OPTIONS,
     field_options,
     given_fields,
+    pruning_options,
     refuse_set_twice,
     takes_fields,
     typed_options,
@@ -46,10 +44,8 @@ if TYPE_CHECKING:
 STORY_OPTIONS = [
     *field_options("roles", {"Roles": Trees}, first=["treebank"]),
     *field_options("scoring", {"Scores": Scoring}),
-    *field_options("pruning", METHODS, without=["max_drop", "search", "measure"], first=["keep"]),
-    *field_options("choice", {EVERY_METHOD: Choice}),
-    *field_options("training", {"Training with gates": Training}, [*FULL_LENGTH, "dtype"]),
-    *SEARCH_OPTIONS,
+    # Its --measure is what heads are scored by.
+    *pruning_options(without=["measure"], first=["keep"]),
 ]
 
 

@@ -33,7 +33,7 @@ from headwise.faces.report.page import Columns, section, table
 from headwise.faces.report.quality_curves import quality_figures, run_points, runs_panel
 from headwise.faces.report.role_tables import role_facts
 from headwise.faces.report.run_folder import FinishedRun, read_run, table_or_empty
-from headwise.faces.report.summary import verdict_sentences
+from headwise.faces.report.summary import lead_sentences
 from headwise.study.records import refuse_damaged
 
 OF_A_RUN = (  # columns of the first table
@@ -202,7 +202,7 @@ def cells_of_run(run: FinishedRun) -> dict[str, str]:
     cells = {}
     if run.chosen:
         cells["chosen"] = str(run.chosen["label"])
-        headline, *more = verdict_sentences(run, run.chosen)
+        headline, *more = lead_sentences(run)
         cells["result"] = f"{headline}\n{' '.join(more)}"
     quality = run.quality_of(run.full).value
     if quality is not None:
