@@ -12,6 +12,7 @@ from typing import Any
 from headwise.core.answers import too_short
 from headwise.core.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
 from headwise.core.qualities import (
+    AGREEMENT,
     BETTER,
     NEIGHBOURS,
     NO_BREAK,
@@ -159,8 +160,7 @@ def curve_text(run: FinishedRun, sizes: Mapping[int, Number]) -> str:
 def curve_basis(run: FinishedRun, sizes: Mapping[int, Number], verdict: Verdict) -> str:
     """The intervals of `curve_text`, on how much text, and what the smallest model saves. verdict: of that one."""
     intervals = listed([interval_text(change.low, change.high) for change in sizes.values()])
-    texts = "" if verdict.texts is None else f"{verdict.texts} {run.quality.over} of "
-    sentences = [f"Measured on {texts}{run.split}; 95 % intervals: {intervals}."]
+    sentences = [f"{measured_on(run, verdict)}; 95 % intervals: {intervals}."]
     if gains := [text for text in (saving_text(verdict), speed_text(verdict)) if text]:
         sentences.append(f"The smallest saves: {', '.join(gains)}.")
     return " ".join(sentences)
@@ -192,15 +192,24 @@ def basis_text(run: FinishedRun, verdict: Verdict) -> str:
     """What the finding rests on, what was saved, and whether the limit was kept, in sentences."""
     sentences = []
     if verdict.change.value is not None and verdict.texts is not None:
-        over = run.quality.over if verdict.texts != 1 else run.quality.over.removesuffix("s")
         # A change without a finding has no interval: too few texts were read.
         interval = ", with a 95 % interval" if verdict.finding else ", too few for an interval"
-        sentences.append(f"Measured on {verdict.texts} {over} of {run.split}{interval}.")
+        sentences.append(f"{measured_on(run, verdict)}{interval}.")
     if gains := [text for text in (saving_text(verdict), speed_text(verdict)) if text]:
         sentences.append(f"Saved: {', '.join(gains)}.")
     if kept := limit_text(verdict, run.quality):
         sentences.append(f"{kept}.")
     return " ".join(sentences)
+
+
+def measured_on(run: FinishedRun, verdict: Verdict) -> str:
+    """`Measured on 300 sentences of test`; of agreement also with what."""
+    over = run.quality.over if verdict.texts != 1 else run.quality.over.removesuffix("s")
+    texts = "" if verdict.texts is None else f"{verdict.texts} {over} of "
+    against = (
+        ", by BLEU against the full model's own translations" if run.quality == AGREEMENT else ""
+    )
+    return f"Measured on {texts}{run.split}{against}"
 
 
 def saving_text(verdict: Verdict) -> str:
