@@ -299,7 +299,7 @@ def command_lines(shop: Path) -> list[list[str]]:
         ["run", plan, "--dry-run"],
         ["run", plan, "--set", "pruning=[]"],
         ["report", run],
-        ["compare", run, run],
+        ["report", run, run],
         ["train", "--text", tsv, "--dev", tsv, "--set", "training.epochs=1"],
         ["data", "list"],
     ]

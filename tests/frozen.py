@@ -435,7 +435,7 @@ def commands() -> list[Command]:
             f"{task}/evaluate": f"evaluate {{OUT}}/{task}/gates --text {testing}",
         }
     by_name["study"] = "run {PLAN}"
-    by_name["compare"] = "compare {OUT}/study/seed-1 {OUT}/study/seed-2"
+    by_name["compare"] = "report {OUT}/study/seed-1 {OUT}/study/seed-2"
     return [Command(name, words) for name, words in by_name.items()]
 
 

@@ -16,7 +16,6 @@ import pytest
 import headwise as hw
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import PAGES, RESULTS, SUMS, Folder, output_file, write_file
-from headwise.faces.report import compare
 from headwise.study.ownership import refuse_others
 from headwise.study.plan import Plan
 
@@ -33,7 +32,7 @@ COMMANDS = {
     "run": (["run", "PLAN"], "plan.toml"),
     "export": (["export", "MODEL", "--to", "gguf"], "model.gguf"),
     "push": (["push", "MODEL", "me/it", "--dry-run"], "config.json"),
-    "compare": (["compare", "RUN", "OTHER"], "report.html"),
+    "report": (["report", "RUN", "OTHER"], "report.html"),
 }
 TREES = "1\ta\ta\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
 
@@ -248,7 +247,7 @@ class TestNamedFiles:
     ) -> None:
         for call in (
             lambda: hw.report(name),
-            lambda: compare(tmp_path, name, tmp_path / "out"),
+            lambda: hw.report(tmp_path, name, out=tmp_path / "out"),
             lambda: refuse_others(Plan(name="n"), Path(name)),
         ):
             with pytest.raises(HeadwiseError, match=f"cannot be a folder .*{sentence}"):

@@ -24,7 +24,6 @@ import headwise as hw
 from headwise.core.options import Architecture
 from headwise.core.progress import Progress
 from headwise.data.embedded import write_treebank
-from headwise.faces.report import compare
 from headwise.importance.interactions import interactions
 from headwise.importance.untrained import untrained
 from headwise.models.attention.capture import capture
@@ -123,7 +122,7 @@ def study(world: Any) -> None:
     plan, folder = make_plan(STUDY), world.folder / "run"
     run_study(plan, folder, QUIET, report=hw.report)
     shutil.copytree(folder, world.folder / "other")
-    compare(folder, world.folder / "other", world.folder / "comparison")
+    hw.report(folder, world.folder / "other", out=world.folder / "comparison")
 
 
 def aligned(world: Any) -> None:
@@ -168,7 +167,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "a model from random weights": lambda world: build_model(
         Architecture(width=16, heads=2, encoder_layers=1, decoder_layers=1), letters(), seed=4
     ),
-    "study, report, compare": study,
+    "study, report, comparison": study,
     "align": aligned,
     "lab": lab,
 }

@@ -46,10 +46,9 @@ TABLES = {
 class Run:
     """A study in its folder: of `headwise run`, `demo` and `prune`, or the `work` of `hw.prune` with controls.
 
-    Whatever takes a study's folder takes it, too: `hw.lab(run)`, `hw.report(run)`, and `compare(run, other)` of
-    `headwise.faces.report`. What was not found (yet) raises HeadwiseError when it is asked for. Raises HeadwiseError for a
-    folder that is no study's, whose files are damaged, or that has several seeds or language pairs: each of them is a study
-    of its own.
+    Whatever takes a study's folder takes it, too: `hw.lab(run)`, `hw.report(run)`, `hw.report(run, other)`. What was not
+    found (yet) raises HeadwiseError when it is asked for. Raises HeadwiseError for a folder that is no study's, whose files
+    are damaged, or that has several seeds or language pairs: each of them is a study of its own.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

@@ -74,7 +74,8 @@ class Interactions(TableResult):
         ]
         for row in self.measured.head(5).itertuples():
             heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
-            lines.append(f"    {heads}: {row.value:+.4f} {ends(row.low, row.high, '+.4f')}")
+            interval = ends(float(row.low), float(row.high), "+.4f")
+            lines.append(f"    {heads}: {row.value:+.4f} {interval}")
         return lines
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
+import headwise as hw
 from axe import serious
 from faces.report.conftest import data_of
 from faces.report.made import APART, change, make_language, make_other, make_run
@@ -19,7 +20,6 @@ from faces.report.visits import visit
 from headwise import HeadwiseError
 from headwise.core.measured import Measurements
 from headwise.core.qualities import BLEU, Number
-from headwise.faces.report import compare
 from headwise.faces.report.comparison import difference, on_same_sentences, read_comparison
 from headwise.faces.report.page import Table, collect, render
 from headwise.faces.report.run_folder import FinishedRun
@@ -196,7 +196,7 @@ def test_a_kind_that_some_measures_lack(tmp_path: Path) -> None:
         change(folder, {"heads.csv": with_cross})
     points = collect(read_comparison(*folders))["paired_heads"]["points"]
     assert ["36 heads" in panel.title for panel in points.panels].count(True) == 1
-    assert compare(*folders, tmp_path / "page").is_file()
+    assert hw.report(*folders, out=tmp_path / "page").is_file()
 
 
 def test_bad_input_is_refused_and_nothing_is_written(
@@ -213,7 +213,7 @@ def test_bad_input_is_refused_and_nothing_is_written(
         (one, other, one, "there is something else"),
     ):
         with pytest.raises(HeadwiseError, match=says):
-            compare(first, second, place)
+            hw.report(first, second, out=place)
     assert not (tmp_path / "out").exists() and not (one / "report.html").exists()
 
 

@@ -30,7 +30,7 @@ from headwise.faces.cli.resources import data_get, data_list, lab, translate
 from headwise.faces.cli.signals import Stopped, stoppable, write_error
 from headwise.faces.cli.smaller_models import check, evaluate, export, prune, push
 from headwise.faces.cli.story import story
-from headwise.faces.cli.studies import compare, demo, report, run, train
+from headwise.faces.cli.studies import demo, report, run, train
 
 app = typer.Typer(
     cls=Commands,
@@ -70,7 +70,7 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
         lab: "headwise lab my-model",
         prune: "headwise prune my-model --text train.en --text train.de --keep 50%",
         evaluate: "headwise evaluate my-model runs/prune/my-model/pruned/keep-0.5 --text test.en --text test.de",
-        report: "headwise report runs/demo",
+        report: "headwise report runs/score/my-model runs/roles/my-model",
         figure: "headwise figure importance runs/score/my-model runs/roles/my-model --out fig1.pdf",
     },
     "Use a smaller model": {
@@ -82,7 +82,6 @@ GROUPS: dict[str, dict[Callable[..., None], str]] = {
     "Studies": {
         run: "headwise run plan.toml --dry-run",
         train: "headwise train --text train.en --text train.de --dev dev.en --dev dev.de",
-        compare: "headwise compare runs/demo runs/other",
     },
     "More": {
         align: "headwise align my-model --text dev.en --text dev.de",

@@ -266,20 +266,24 @@ def train(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="of a study, of scores or of roles; two studies are compared, others of one model are shown together",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="where to write; by default one folder gets its own page, several runs/report or runs/comparison",
+        ),
+    ] = None,
 ) -> None:
-    """Write the report of a study again, with its figures."""
+    """Write a page of what folders of results show, or of what differs between two studies."""
     from headwise.faces.report import report as write_report
 
-    typer.echo(str(write_report(run)))
-
-
-def compare(
-    run: Annotated[Path, typer.Argument(help="the folder of a finished study")],
-    other: Annotated[Path, typer.Argument(help="the folder of another one")],
-    out: Out = Path("runs/comparison"),
-) -> None:
-    """Write a page about what differs between two studies."""
-    from headwise.faces.report import compare as write_comparison
-
-    typer.echo(str(write_comparison(run, other, out)))
+    typer.echo(str(write_report(*folders, out=out)))

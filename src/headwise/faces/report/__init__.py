@@ -1,4 +1,4 @@
-"""The report of a run, of a grid of runs, or of two runs side by side: figures, tables and one self-contained page.
+"""The page of folders of results, of a grid of runs, or of two runs side by side, with its figures.
 
 `page.py` puts a page together from its sections, which are declared by `@section(…)` in the files beside it.
 """
@@ -23,50 +23,42 @@ def need_drawing() -> None:
 
 
 @called_as("hw.report('runs/mine')")
-def report(run: str | PathLike[str]) -> Path:
-    """Write `report.html` and its figures into the folder of a run, or of a grid of runs; returns its path.
+def report(*folders: str | PathLike[str], out: str | PathLike[str] | None = None) -> Path:
+    """Write a page, `report.html`, and its figures; returns its path.
 
-    run: the folder, or what `hw.Run` made of it.
+    folders: one of a study, of a grid of studies, of scores or of roles (or what `hw.Run` made of it), whose page is
+    written into it; two of studies, whose page says what differs; or several of one model, such as its scores and its
+    roles, whose page shows all of them. out: the folder of the page; of two or more by default `runs/comparison` or
+    `runs/report`.
 
-    Raises HeadwiseError for a folder that is no run, whose files cannot be read, or that cannot be written, and for a
-    page or a figure there that headwise did not write. It needs `pip install 'headwise[report]'`, as `compare`
-    does.
+    Raises HeadwiseError for a folder that is none of these, whose files cannot be read, or that cannot be written, for
+    studies that have nothing to compare, and for a page or a figure there that headwise did not write. It needs
+    `pip install 'headwise[report]'`.
     """
     need_drawing()
     # The libraries of charts take a second to load.
-    from headwise.faces.report.page import PAGE_FILES, page_files
-    from headwise.faces.report.run_folder import read_run
+    from headwise.faces.report.comparison import read_comparison
+    from headwise.faces.report.page import PAGE_FILES, PageSubject, page_files
+    from headwise.faces.report.run_folder import read_folders
     from headwise.faces.report.runs import read_grid
 
-    pages = Folder(run, PAGES)
-    # Before the run is read: nobody waits for a page that cannot be written.
+    places = [Folder(folder).place for folder in folders]
+    differ = len(places) == 2 and all((place / "run.json").is_file() for place in places)
+    if len(places) == 1 and out is None:
+        pages = Folder(places[0], PAGES)
+    else:
+        pages = Folder(out or Path("runs/comparison" if differ else "runs/report"))
+    # Before anything is read: nobody waits for a page that cannot be written.
     pages.refuse_others(["report.html"])
-    folder = pages.place
-    subject = read_grid(folder) if (folder / "grid.json").is_file() else read_run(folder)
+    subject: PageSubject
+    if differ:
+        subject = read_comparison(*places)
+    elif len(places) == 1 and (places[0] / "grid.json").is_file():
+        subject = read_grid(places[0])
+    else:
+        subject = read_folders(places)
     pages.write(page_files(subject), PAGE_FILES)
-    return folder / "report.html"
-
-
-@called_as("compare('runs/one', 'runs/other')")
-def compare(
-    run: str | PathLike[str],
-    other: str | PathLike[str],
-    out: str | PathLike[str] = Path("runs/comparison"),
-) -> Path:
-    """Write a page of what differs between two runs into the folder `out`; returns its path.
-
-    Raises HeadwiseError as `report` does, for two runs that are one or have nothing to compare, and for a folder `out`
-    with other files, such as a run's.
-    """
-    need_drawing()
-    from headwise.faces.report.comparison import read_comparison
-    from headwise.faces.report.page import PAGE_FILES, page_files
-
-    folder = Folder(out)
-    folder.refuse_others(["report.html"])
-    both = read_comparison(Folder(run).place, Folder(other).place)
-    folder.write(page_files(both), PAGE_FILES)
-    return folder.place / "report.html"
+    return pages.place / "report.html"
 
 
 @called_as("hw.figure('importance', 'runs/score/my-model', out='fig1.pdf')")
@@ -110,4 +102,4 @@ def figure(
     return write_figure(run, name, place, Wanted(kind, measures, sort), float(inches), dark)
 
 
-__all__ = ["compare", "figure", "report"]
+__all__ = ["figure", "report"]

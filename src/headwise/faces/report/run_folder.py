@@ -391,8 +391,7 @@ def joined(run: FinishedRun, other: FinishedRun) -> FinishedRun:
     """A run with what another folder of the same model has. Raises HeadwiseError where both have the same."""
     if not other.model_table.empty:
         raise HeadwiseError(
-            f"{run.folder} and {other.folder} both have pruned models: give one of them, or compare them with "
-            "headwise compare."
+            f"{run.folder} and {other.folder} both have pruned models: give one of them, or both alone to compare them."
         )
     counted = [heads_of(part) for part in (run, other)]
     for kind in counted[0].keys() & counted[1].keys():
