@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.heads import Head
+from headwise.core.heads import Head, head_of
 from headwise.core.layout import HeadMask
 from headwise.core.progress import Report, part, shown, silent
 from headwise.core.result import TableResult, ends
@@ -72,10 +72,10 @@ class Interactions(TableResult):
         lines = [
             "  Pairs of heads, what both cost together beyond what they cost alone (nats per token):"
         ]
-        for row in self.measured.head(5).itertuples():
-            heads = f"{row.kind}/{row.layer}/{row.head} and {row.other_kind}/{row.other_layer}/{row.other_head}"
-            interval = ends(float(row.low), float(row.high), "+.4f")
-            lines.append(f"    {heads}: {row.value:+.4f} {interval}")
+        for row in self.measured.head(5).to_dict("records"):
+            interval = ends(row["low"], row["high"], "+.4f")
+            heads = f"{head_of(row)} and {head_of(row, 'other_')}"
+            lines.append(f"    {heads}: {row['value']:+.4f} {interval}")
         return lines
 
 
