@@ -255,7 +255,7 @@ def test_what_a_score_will_take_counts_windows(
     model: hw.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = model.task.batches(text())
-    work = work_on(model, batches)
+    work = work_on(model.heads, batches)
     assert work.sentences == len(SIZES)
     assert work.sentences * work.tokens == pytest.approx(READ)
     said = text_line(batches)

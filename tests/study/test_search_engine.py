@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwise.core.errors import HeadwiseError
-from headwise.models.decoding import ctranslate2
+from headwise.models.decoding import search_engines
 from headwise.models.loading import load
 from headwise.study.evaluation_steps import MeasureSpeed, Translate
 from headwise.study.run_context import RunContext
@@ -66,7 +66,7 @@ def test_the_engine_is_part_of_the_key(
 def test_a_missing_engine_is_refused_before_work(
     finished: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ctranslate2, "find_spec", lambda name: None)
+    monkeypatch.setattr(search_engines, "find_spec", lambda name: None)
     tiny["search"]["engine"] = "ct2"
     with pytest.raises(HeadwiseError, match=r"needs ctranslate2: pip install 'headwise\[ct2\]'"):
         run_study(plan_of(tiny), tmp_path / "run", QUIET)

@@ -12,7 +12,8 @@ import pytest
 from headwise.core.options import Architecture
 from headwise.data.embedded import write_parallel
 from headwise.data.text import ParallelText
-from headwise.models.forecast import TRANSLATION, UPDATE, drawn, expected_pieces
+from headwise.importance.work import TRANSLATION, UPDATE
+from headwise.models.forecast import drawn, expected_pieces
 from headwise.models.token_rows import IGNORED
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.study import forecast

@@ -60,7 +60,7 @@ def ablation_measures(
         return Measurement(ablate(model.hf, model.discovery, batches, names))
     assert isinstance(batches, Batches)
     hf, discovery = model.hf, model.discovery
-    forwards = work_on(model, batches).of_measures(names)
+    forwards = work_on(model.heads, batches).of_measures(names)
     sample = Sample(batches, empty_sums(names, discovery), batches.time_limit, seed, forwards)
     with evaluating(hf), torch.no_grad():
         # Means first: the sample's clock runs already, and they take a part of its time.

@@ -102,7 +102,7 @@ def faithfulness(
         if sums.heads.query == model.heads.query
     }
     shown_as = {entries[name].name: name for name in values}
-    reports = parts(progress, work_of_judge(work_on(model, text), shown_as, orders))
+    reports = parts(progress, work_of_judge(work_on(model.heads, text), shown_as, orders))
     odd = Fold(text, 1, reports.pop(CURVES_PART))
     rescore: dict[str, Rescore] = {}
     for name, report in reports.items():

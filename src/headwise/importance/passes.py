@@ -150,7 +150,7 @@ def run_passes(
             if (measurement := finished.read(label, names)) is not None:
                 kept[label] = measurement
     left = [name for label, names in todo.items() if label not in kept for name in names]
-    reports = parts(progress, work_on(model, text).of_passes(left))
+    reports = parts(progress, work_on(model.heads, text).of_passes(left))
     # each pass settles by itself, so the time is shared beforehand
     sampled = [label for label, names in todo.items() if measure[names[0]].sampled]
     share = None if text.time_limit is None else text.time_limit / max(1, len(sampled))

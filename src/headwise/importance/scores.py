@@ -159,7 +159,7 @@ class ScorePlan:
         self.finished = FinishedPasses(place, model, batches, seed) if place and alone else None
         # What a killed score has finished is not measured again.
         self.left = self.finished.left(names) if self.finished else names
-        work = work_on(model, batches)
+        work = work_on(model.heads, batches)
         judged = work_of_judge(work, names, options.random_orders) if options.judge else {}
         self.work = {  # in forwards over the text
             CONTROLS_PART: work_of_controls(work, names, options.untrained),
@@ -170,7 +170,7 @@ class ScorePlan:
     def forecast(self) -> Forecast:
         """What the score will take, and `interactions`. Takes a few seconds itself."""
         model, batches = self.model, self.batches
-        reads = work_on(model, batches)
+        reads = work_on(model.heads, batches)
         pairs = self.options.interactions
         work = {**self.work, "pairs of heads": work_of_pairs(reads, pairs) if pairs else 0.0}
         # Timed once; all else are counts of it.

@@ -1,4 +1,4 @@
-"""How much measures read, in forwards over their text: for the time that they will take, and for their progress."""
+"""How much work is, in forwards over a text: for the time that it will take, and for its progress."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from headwise.core.heads import HeadMap
 from headwise.core.options import Search
 from headwise.importance.measures import STARTS, Cost, measure, passes
-from headwise.models.forecast import TRANSLATION, UPDATE
-from headwise.models.model import Model
 from headwise.models.tasks.batches import Batches
 
+UPDATE = 3.0  # forwards that an update of training takes as long as
+# What is below a changed head is not computed again: half of the model on average.
+WITHOUT_HEADS = 0.5  # forwards that one without some heads takes as long as
+TRANSLATION = 6.0  # forwards that greedy search takes as long as, a beam for each hypothesis
 UPDATE_TOKENS = 4096  # of the batch of an update, about
 
 
@@ -46,6 +48,6 @@ class Workload:
         return sum(self.of_passes(measures).values())
 
 
-def work_on(model: Model, text: Batches) -> Workload:
-    """What measures of a model read of a text."""
-    return Workload(model.heads, text.sentences, text.total / text.sentences)
+def work_on(heads: HeadMap, text: Batches) -> Workload:
+    """What measures of a model with these heads read of a text."""
+    return Workload(heads, text.sentences, text.total / text.sentences)

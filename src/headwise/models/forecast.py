@@ -28,10 +28,6 @@ LENGTH_SAMPLE = 1000  # sentences whose lengths are looked at
 TIMED_POSITIONS = 512  # of a batch that is timed, at most
 SLOW = 1.0  # seconds of a run that is repeated once
 VERY_SLOW = 10.0  # of one that is not repeated
-UPDATE = 3.0  # forwards that an update of training takes as long as
-# What is below a changed head is not computed again: half of the model on average.
-WITHOUT_HEADS = 0.5  # forwards that one without some heads takes as long as
-TRANSLATION = 6.0  # forwards that greedy search takes as long as, a beam for each hypothesis
 
 
 @dataclass(frozen=True)

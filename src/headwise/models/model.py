@@ -35,7 +35,7 @@ from headwise.models.attention.discover import Discovery, configured_alignment_h
 from headwise.models.attention.head_counts import state_heads, states_heads
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove
-from headwise.models.decoding.ctranslate2 import translator_of
+from headwise.models.decoding.search_engines import translator_of
 from headwise.models.decoding.translator import Translator, cut_note, endless_note, translate
 from headwise.models.languages import languages_of, settle_languages
 from headwise.models.model_files import (

@@ -28,12 +28,12 @@ from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
 from headwise.core.tables import WORDS
 from headwise.data.annotated import WORD
+from headwise.importance.work import WITHOUT_HEADS
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
 from headwise.models.environment import signature_of
 from headwise.models.evaluation.recorded_batch import RecordedBatch
 from headwise.models.evaluation.without_heads import recordings, silent_heads
-from headwise.models.forecast import WITHOUT_HEADS
 from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model

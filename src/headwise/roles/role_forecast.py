@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headwise.data.text import ParallelText, Text
 from headwise.data.treebank import Treebank
+from headwise.importance.work import WITHOUT_HEADS
 from headwise.models.forecast import (
-    WITHOUT_HEADS,
     Forecast,
     best,
     model_line,

@@ -16,8 +16,8 @@ from headwise.core.measured import choose_smallest
 from headwise.core.qualities import Number
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
+from headwise.importance.work import TRANSLATION
 from headwise.models.decoding.translator import cut_note, speeds
-from headwise.models.forecast import TRANSLATION
 from headwise.models.model_files import WEIGHTS
 from headwise.models.tasks import Task
 from headwise.models.tasks.translation import Translation, answers_to

@@ -15,8 +15,8 @@ from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.options import TEXTLESS_ORDERS, Architecture, smaller_batches, too_few
 from headwise.core.units import Together, left_by_step
+from headwise.importance.work import UPDATE
 from headwise.models.fingerprint import fingerprint
-from headwise.models.forecast import UPDATE
 from headwise.models.model import Model
 from headwise.models.model_files import folder_of, loaded_files
 from headwise.models.training.tokenizer import learn_subwords

@@ -20,7 +20,7 @@ from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, PromptPairs
 from headwise.models.decoding.bleu import refuse_short_references
-from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
+from headwise.models.decoding.search_engines import refuse_engine, refuse_model
 from headwise.models.forecast import expected_pieces
 from headwise.models.model import Model
 from headwise.pruning.control_models import count_weights

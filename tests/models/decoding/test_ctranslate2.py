@@ -12,8 +12,8 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.layout import HeadMask
 from headwise.core.options import Search
 from headwise.models.attention.capture import keeping
-from headwise.models.decoding import ctranslate2
-from headwise.models.decoding.ctranslate2 import refuse_engine, refuse_model
+from headwise.models.decoding import search_engines
+from headwise.models.decoding.search_engines import refuse_engine, refuse_model
 from headwise.models.decoding.translator import translate
 from models.engines.pruned import (
     LINES,
@@ -105,7 +105,7 @@ def test_the_model_translates_by_name(monkeypatch):
         HeadwiseError, match=r"'engine' is 'marian', which .* 'transformers' or 'ct2'"
     ):
         small.translate(TEXT, engine="marian")
-    monkeypatch.setattr(ctranslate2, "find_spec", lambda name: None)
+    monkeypatch.setattr(search_engines, "find_spec", lambda name: None)
     with pytest.raises(
         HeadwiseError,
         match=r"^Translating with ct2 needs ctranslate2: pip install 'headwise\[ct2\]'.$",

@@ -13,8 +13,8 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import headwise as hw
 from headwise.core.heads import Head
-from headwise.models.decoding.ctranslate2 import alignment_layer
 from headwise.models.engines import ct2
+from headwise.models.engines.ct2_files import alignment_layer
 from models.engines import asked
 from models.engines.pruned import (
     LINES,

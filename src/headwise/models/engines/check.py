@@ -29,7 +29,7 @@ from headwise.core.layout import HeadMask
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
 from headwise.models.attention.offload import named_weights
-from headwise.models.decoding.ctranslate2 import prefix_note
+from headwise.models.engines.ct2_files import prefix_note
 from headwise.models.engines.marian import (
     marian_matrices,
     marian_options,

@@ -16,10 +16,10 @@ from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import ParallelText, Text
 from headwise.models.evaluation.similarities import answer_pairs
 from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.encoded_pairs import EncodedPairs
 from headwise.models.tasks.objective import source_places
 from headwise.models.tasks.pooling import Pooling, Reading
 from headwise.models.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
-from headwise.models.tasks.translation import EncodedPairs
 from headwise.models.token_rows import IGNORED
 from headwise.models.training.language import Lines
 

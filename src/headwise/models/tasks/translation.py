@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,17 +19,17 @@ from headwise.core.progress import Report, shown, silent
 from headwise.core.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, Text
-from headwise.models.attention.discover import start_token
 from headwise.models.decoding.bleu import refuse_short_references, translation_answers
-from headwise.models.decoding.ctranslate2 import translator_of
+from headwise.models.decoding.search_engines import translator_of
 from headwise.models.decoding.translator import cut_note, endless_note, sentence_limit, translate
 from headwise.models.languages import languages_of, refuse_other_labels
 from headwise.models.positions import positions_of
 from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.encoded_pairs import EncodedPairs
 from headwise.models.tasks.own_translations import own_translations
 from headwise.models.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
 from headwise.models.training.loss import dev_loss, loss_forward
-from headwise.models.training.token_batches import Encoded, TrainingData, batches
+from headwise.models.training.token_batches import Encoded, TrainingData
 
 SAMPLE = 200  # pairs, or a few more, that show whether targets are the model's own translations
 BATCH_TOKENS = 2520
@@ -208,18 +208,3 @@ class AllPairs:
     @property
     def rows(self) -> np.ndarray:
         return np.arange(self.count)
-
-
-class EncodedPairs(Encoded):
-    """Sentence pairs as a translation model is scored on them."""
-
-    noun = "sentences"
-
-    def __init__(self, task: Task, text: ParallelText) -> None:
-        refuse_other_labels(task.hf, task.tokenizer, task.model_name)
-        super().__init__(text, task.tokenizer, task.longest)
-        self.task = task
-
-    def batches(self, hide: bool = True) -> Iterator[dict[str, Any]]:
-        """The text once, shortest pairs first; nothing is ever hidden."""
-        return batches(self, start_token(self.task.hf))
