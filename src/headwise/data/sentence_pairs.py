@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from headwise.core.errors import HeadwiseError
+from headwise.core.heads import as_rows
 from headwise.data.lines import existing_file, named_table
 from headwise.data.store import StoredText, file_key
-from headwise.data.text import AnyPath, TextSpec, one_spec, records_of, rows_in_python, side_of
+from headwise.data.text import (
+    AnyPath,
+    TextSpec,
+    one_spec,
+    records_of,
+    rows_in_python,
+    side_of,
+)
 
 KEYS = ("sentence1", "sentence2", "score")
 
@@ -47,6 +55,25 @@ class SentencePairs(StoredText):
         for number, (left, right, score) in enumerate(rows_in_python(rows, cls), start=1):
             written.append((left, right, _score(score, f"Pair {number}")))
         return cls._write(written, name, cache)
+
+    @classmethod
+    def made_of(cls, given: Any) -> Self | None:
+        """Such a text, of rows in Python: (sentence, other, score), or by name, a table, or a data set; None of anything
+        else."""
+        there = getattr(given, "column_names", None)
+        rows: Any = as_rows(given) if there is None else given
+        if there is None and not (isinstance(rows, list | tuple) and rows):
+            return None
+        if there is None and isinstance(rows[0], Mapping):
+            there = list(rows[0])
+        if there is not None:
+            return (
+                cls.from_rows(tuple(row[key] for key in KEYS) for row in rows)
+                if {*KEYS} <= {*there}
+                else None
+            )
+        are_pairs = all(isinstance(row, list | tuple) and len(row) == len(KEYS) for row in rows)
+        return cls.from_rows(rows) if are_pairs else None
 
     @property
     def lines(self) -> Sequence[str]:

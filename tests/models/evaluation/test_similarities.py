@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from scipy.stats import spearmanr
 
 import headwise as hw
@@ -23,7 +25,7 @@ from models.attention.families import TWO_STACKS, build
 from models.tasks.askers import IDS, embedder, lines, pairs, sentences
 from models.training.letters import letters
 
-MODES = ("mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens")
+MODES = ("mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean")
 
 
 def vector(model: hw.Model, sentence: str, mode: str = "mean") -> np.ndarray:
@@ -36,6 +38,7 @@ def vector(model: hw.Model, sentence: str, mode: str = "mean") -> np.ndarray:
         "cls": states[0],
         "max": states.max(0),
         "lasttoken": states[-1],
+        "weightedmean": np.average(states, axis=0, weights=range(1, 1 + len(states))),
         "mean_sqrt_len_tokens": states.sum(0) / len(states) ** 0.5,
     }[mode]
     return made / np.linalg.norm(made)
@@ -179,10 +182,26 @@ def folder_of_sentence_transformers(
     return folder
 
 
+def test_pairs_with_scores_are_what_people_have() -> None:
+    model = embedder()
+    rows = [(*pair, number % 5 + 0.5) for number, pair in enumerate(pairs(12))]
+    frame = pd.DataFrame(rows, columns=["sentence1", "sentence2", "score"])
+    given = [
+        rows,
+        [list(row) for row in rows],
+        frame,
+        frame.to_dict("records"),
+        Dataset.from_pandas(frame),
+    ]
+    tables = [hw.evaluate(model, text).table for text in (SentencePairs.from_rows(rows), *given)]
+    for table in tables[1:]:
+        pd.testing.assert_frame_equal(table, tables[0])
+
+
 @pytest.mark.parametrize(
     ("pooling", "more", "sentence"),
     [
-        ({"pooling_mode": "weightedmean"}, "Normalize", "pools its states by 'weightedmean'"),
+        ({"pooling_mode": "median"}, "Normalize", "pools its states by 'median'"),
         ({"pooling_mode_mean_tokens": True}, "Dense", "with a module Dense, which headwise does"),
         ([1], "Normalize", "should hold one JSON object"),
     ],

@@ -13,6 +13,7 @@ from headwise.core.answers import Similarities
 from headwise.core.heads import HeadMap, Kind
 from headwise.core.qualities import SIMILARITY
 from headwise.data.sentence_pairs import SentencePairs
+from headwise.data.store import AnyText
 from headwise.data.text import ParallelText, Text
 from headwise.models.evaluation.similarities import answer_pairs
 from headwise.models.tasks.batches import Batches
@@ -40,6 +41,12 @@ class Embedding(Task):
     @classmethod
     def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
         return hf.get_output_embeddings() is None
+
+    def text_of(self, given: Any) -> Any:
+        """As of every task, and pairs of sentences with a score each."""
+        known = isinstance(given, AnyText) or SentencePairs not in self.also_reads
+        pairs = None if known else SentencePairs.made_of(given)
+        return super().text_of(given) if pairs is None else pairs
 
     def encoded(self, text: Any) -> Any:
         if isinstance(text, SentencePairs):

@@ -43,7 +43,7 @@ def poolings(folder: Path) -> list[dict[str, Any]]:
 @dataclass(frozen=True)
 class Pooling:
     """How sentence-transformers makes one vector of the states of a sentence's tokens, special ones included: their
-    mean, their largest numbers, the first or the last; of several, one after the other.
+    mean, also weighted by position, their largest numbers, the first or the last; of several, one after the other.
 
     Length does not matter here: vectors are compared by their cosines.
     """
@@ -166,11 +166,18 @@ def mean_by_root(states: Tensor, places: Tensor) -> Tensor:
     return mean_state(states, places) * places.sum(1, keepdim=True).sqrt()
 
 
+def weighted_mean(states: Tensor, places: Tensor) -> Tensor:
+    """The mean over tokens, of which the k-th counts k times (SGPT: Muennighoff 2022, equation 3)."""
+    weights = (places.cumsum(1) * places)[..., None]
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cls": first_state,
     "max": max_pooled,
     "mean": mean_state,
     "mean_sqrt_len_tokens": mean_by_root,
+    "weightedmean": weighted_mean,
     "lasttoken": last_state,
 }
 
@@ -180,7 +187,6 @@ POOLING_FLAGS = {
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    # Without a function in POOLINGS, so that it is refused by its name.
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
