@@ -93,7 +93,7 @@ class Train(
             return {**train_full_model(run, shape, work), **texts}
         model = run.load_given()
         model.task.check(run.text("train"))
-        model.task.check_quality()
+        model.task.check_quality(run.text("train"))
         if run.main and run.made_in_memory is None:
             model.save(work / STAGING / "model")
         return {

@@ -47,14 +47,17 @@ def preflight(
     given = load_given if isinstance(plan.model, str) else None
     for run in runs:
         refuse_task(run)
+    first = next(iter(runs))  # the others have texts of about the same size
     engine = plan.search.engine
     refuse_engine(engine, device)
     if given and engine != "transformers":
         refuse_model(engine, given().hf, given().tokenizer, given().discovery)
     if given and any(sweep.keep or sweep.unit for sweep in plan.pruning):
         refuse_heads(plan, given())
+        # The dev text is of the same sort, or a part of it.
+        if plan.data.train is not None:
+            given().task.check_quality(first.as_named("train"))
     to_do = [build for build in builds if not build.was_done]
-    first = next(iter(runs))  # the others have texts of about the same size
     lines = [*missing_texts(plan), *own_targets(first)]
     if plan.pruning:
         # Seeds share their texts.

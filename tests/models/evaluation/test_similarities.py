@@ -151,7 +151,9 @@ class TestAgreement:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("form", ["flags", "name"])
 def test_vectors_are_made_as_the_folder_says(tmp_path: Path, mode: str, form: str) -> None:
-    flags = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    flags = {name: f"{name}_tokens" for name in ("mean", "max", "weightedmean")} | {
+        "cls": "cls_token"
+    }
     flag = f"pooling_mode_{flags.get(mode, mode)}"
     config: dict[str, Any] = {flag: True} if form == "flags" else {"pooling_mode": mode}
     saved = folder_of_sentence_transformers(tmp_path / "given", config)

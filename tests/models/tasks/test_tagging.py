@@ -198,6 +198,20 @@ def test_text_without_tags_has_statistics_alone(tmp_path: Path, call: Any, refus
     refuses(lambda: hw.evaluate(model, Text.read(plain)), "has no tags … a word and its tag a line")
 
 
+@pytest.mark.parametrize("command", ["prune", "story"])
+def test_text_without_tags_is_refused_before_any_work(
+    command: str, tmp_path: Path, call: Any
+) -> None:
+    tagger().save(tmp_path / "it")
+    plain = tmp_path / "plain.txt"
+    plain.write_text("Ann lives in Rome .\nBob lives .\n" * 40)
+    words = [tmp_path / "it", "--text", plain, "--keep", "2", "--out", tmp_path / "run"]
+    for dry in (["--dry-run"], []):
+        status, _, err = call(command, *words, *dry)
+        assert status == 1 and "'plain.txt' has no tags" in err and "failed" not in err, err
+    assert not (tmp_path / "run" / "scores").exists()
+
+
 def test_pruned_by_its_quality_and_trained(tmp_path: Path) -> None:
     model = tagger()
     greedy = hw.prune(model, ROWS, hw.Greedy(keep=3), dev=ROWS)

@@ -65,7 +65,7 @@ class Tagging(Task):
     def quality_batches(
         self, text: Any, progress: Report = silent, search: Search | None = None
     ) -> Batches:
-        self.refuse_untagged(text)
+        self.check_quality(text)
         return super().quality_batches(text, progress, search)
 
     def encoded(self, text: TaggedText | Text) -> Tagged | Lines:
@@ -79,10 +79,10 @@ class Tagging(Task):
     def trained_on(
         self, text: TaggedText | Text, batch_tokens: int, cache: Path | None, limit: int
     ) -> TrainingData:
-        self.refuse_untagged(text)
+        self.check_quality(text)
         return Tagged(text, self.tokenizer, self.hf, min(limit, batch_tokens), cache)
 
-    def refuse_untagged(self, text: Any) -> None:
+    def check_quality(self, text: Any = None) -> None:
         """Raise HeadwiseError for text without tags, by which nothing can be measured or trained."""
         if isinstance(text, Text):
             raise HeadwiseError(

@@ -197,8 +197,8 @@ class Task(ABC):
         """What the dev loss of a training is measured on: the dev text, with targets made as those that are trained on."""
         return dev
 
-    def check_quality(self) -> None:  # noqa: B027 - most can
-        """Raise HeadwiseError for a model that cannot give the answers of its task."""
+    def check_quality(self, text: Any = None) -> None:  # noqa: B027 - most can
+        """Raise HeadwiseError for a model that cannot give the answers of its task, and for a text that has none."""
 
     def check_generates(self) -> None:
         """Raise HeadwiseError for a model that does not translate."""

@@ -112,7 +112,7 @@ class Translation(Task):
         with loss_forward(self.hf):
             return dev_loss(self.hf, encoded, DEV_TOKENS)
 
-    def check_quality(self) -> None:
+    def check_quality(self, text: Any = None) -> None:
         self.check_generates()
 
     @classmethod

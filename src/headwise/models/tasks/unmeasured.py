@@ -40,7 +40,7 @@ class Unmeasured(Task):
     def encoded(self, text: Text) -> Lines:
         return Lines(text, self.tokenizer, self.longest, "decoder-self" in self.heads.kinds)
 
-    def check_quality(self) -> None:
+    def check_quality(self, text: Any = None) -> None:
         raise HeadwiseError(
             f"{self.model_name} is a {type(self.hf).__name__}, whose answers headwise does not measure, so it cannot be "
             "evaluated, nor pruned by its quality: score it (confidence, entropy, dormancy), and remove heads with "
