@@ -31,7 +31,7 @@ from headwise.core.heads import KINDS, Head, Site
 from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture
 from headwise.data.text import ParallelText
-from headwise.models.attention.discover import start_token
+from headwise.models.attention.configuration import start_token
 from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.models.model_files import MARK, WEIGHTS

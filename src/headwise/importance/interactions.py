@@ -73,7 +73,7 @@ class Interactions(TableResult):
             "  Pairs of heads, what both cost together beyond what they cost alone (nats per token):"
         ]
         for row in self.measured.head(5).to_dict("records"):
-            interval = ends(row["low"], row["high"], "+.4f")
+            interval = ends(float(row["low"]), float(row["high"]), "+.4f")
             heads = f"{head_of(row)} and {head_of(row, 'other_')}"
             lines.append(f"    {heads}: {row['value']:+.4f} {interval}")
         return lines

@@ -31,7 +31,8 @@ from headwise.core.options import Engine, Search
 from headwise.core.progress import Report, refuse_other_report, silent, without_bars
 from headwise.models.attention.backward import is_quantised
 from headwise.models.attention.capture import keeping
-from headwise.models.attention.discover import Discovery, configured_alignment_heads, discover
+from headwise.models.attention.configuration import configured_alignment_heads
+from headwise.models.attention.discover import Discovery, discover
 from headwise.models.attention.head_counts import state_heads, states_heads
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove

@@ -21,7 +21,8 @@ from headwise.core.heads import Kind
 from headwise.data.annotated import Annotated
 from headwise.data.subwords import Aligned, Coverage, align_subwords
 from headwise.models.attention.capture import capture
-from headwise.models.attention.discover import Discovery, evaluating, start_token
+from headwise.models.attention.configuration import start_token
+from headwise.models.attention.discover import Discovery, evaluating
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.offload import device_of, loaded
 from headwise.models.attention.output import run_layers

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.core.errors import few_names
 from headwise.core.options import Architecture
-from headwise.models.attention.discover import start_token
+from headwise.models.attention.configuration import start_token
 from headwise.models.evaluation.quality import translation_seconds
 from headwise.models.forecast import best, expected_pieces, text_seconds
 from headwise.models.model import Model

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from headwise.core.heads import Site
-from headwise.models.attention.discover import Discovery, configured_alignment_heads, start_token
+from headwise.models.attention.configuration import configured_alignment_heads, start_token
+from headwise.models.attention.discover import Discovery
 from headwise.models.attention.head_counts import state_counts
 from headwise.models.attention.matrices import ZEROS, chosen
 from headwise.models.attention.padding import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headwise.data.text import ParallelText
-from headwise.models.attention.discover import start_token
+from headwise.models.attention.configuration import start_token
 from headwise.models.languages import refuse_other_labels
 from headwise.models.tasks.task import Task
 from headwise.models.training.token_batches import Encoded, batches

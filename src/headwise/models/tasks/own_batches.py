@@ -14,12 +14,12 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError, shown_value
 from headwise.models.attention.capture import capture
+from headwise.models.attention.configuration import start_token
 from headwise.models.attention.discover import (
     Discovery,
     evaluating,
     output_of,
     reads_its_source_twice,
-    start_token,
 )
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.tasks.objective import (

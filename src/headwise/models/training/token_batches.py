@@ -26,7 +26,7 @@ from headwise.core.folders import Folder, digest, manifest
 from headwise.core.progress import without_bars
 from headwise.data.store import StoredText
 from headwise.data.text import ParallelText
-from headwise.models.attention.discover import start_token
+from headwise.models.attention.configuration import start_token
 from headwise.models.fingerprint import tokenizer_facts
 from headwise.models.token_rows import IGNORED, padded
 
