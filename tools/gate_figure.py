@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python tools/gate_figure.py
 
-On the site docs/site.js puts a drawing with two sliders in its place.
+On the site docs/site.js puts a drawing with sliders in its place; tests/test_site.py looks at it.
 """
 
 from __future__ import annotations
