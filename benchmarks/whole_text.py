@@ -27,7 +27,7 @@ from accelerate import PartialState
 from datasets import disable_progress_bars
 
 from headwise.core.options import Architecture, Greedy
-from headwise.core.units import left_by_step
+from headwise.core.removal_units import left_by_step
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.importance.passes import run_passes

@@ -11,7 +11,7 @@ import pytest
 import headwise as hw
 from headwise.core.heads import HeadMap
 from headwise.core.options import Greedy
-from headwise.core.units import kept_counts
+from headwise.core.removal_units import kept_counts
 from headwise.study.plan import GreedySweep, make_plan
 from headwise.study.plan_of_story import completed_story, plan_of_story
 from headwise.study.variants import own_models

@@ -18,8 +18,8 @@ from headwise.core.folders import write_text
 from headwise.core.heads import Head
 from headwise.core.options import Gates, Greedy, Training
 from headwise.core.progress import Report, part, silent
+from headwise.core.removal_units import left_by_step
 from headwise.core.statistics import clustered_proportion_interval, t_margin
-from headwise.core.units import left_by_step
 from headwise.importance.measures import facts, resolve_measures
 from headwise.importance.scores import score
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders

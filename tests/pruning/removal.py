@@ -7,7 +7,7 @@ from typing import Any
 from headwise.core.heads import HeadMap
 from headwise.core.layout import HeadMask
 from headwise.core.options import Greedy
-from headwise.core.units import left_by_step
+from headwise.core.removal_units import left_by_step
 from headwise.pruning import greedy
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders
 

@@ -17,7 +17,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.measured import choose_smallest
-from headwise.core.units import Together
+from headwise.core.removal_units import Together
 from headwise.models.model import Model
 from headwise.pruning.greedy import (
     mask_without,

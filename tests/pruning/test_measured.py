@@ -7,7 +7,7 @@ from math import nan
 import pandas as pd
 import pytest
 
-from headwise.core.measured import Measurements, choose_smallest, read_measurements
+from headwise.core.measured import ModelNumbers, choose_smallest, numbers_by_setting
 from headwise.core.qualities import (
     ACCURACY,
     BETTER,
@@ -40,7 +40,7 @@ def test_a_change_says_something_where_interval_and_p_do(change: Number, of_bleu
 
 
 def test_equal_further_training_leads_where_it_was_measured() -> None:
-    numbers = Measurements({("dev", "bleu", "full"): Number(-1.0)})
+    numbers = ModelNumbers({("dev", "bleu", "full"): Number(-1.0)})
     assert numbers.leading_change("bleu", "dev") == ("full", Number(-1.0))
     assert numbers.leading_change("bleu", "test") == ("full", Number())
     numbers["dev", "bleu", "fine-tuned"] = Number(-2.0)
@@ -69,7 +69,7 @@ TABLE = pd.DataFrame(
 
 
 def test_rows_of_a_table_are_numbers_of_models_and_rows_again() -> None:
-    numbers = read_measurements(pd.concat([TABLE, TABLE.tail(3)]))
+    numbers = numbers_by_setting(pd.concat([TABLE, TABLE.tail(3)]))
     assert numbers["full"].of("bleu", "dev") == Number(30.0, 29.0, 31.0, None, 40.5)
     assert numbers["full"].of("parameters") == Number(900.0)
     change = Number(-1.0, -2.0, 0.5, 0.2, 40.5)

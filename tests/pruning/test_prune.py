@@ -19,7 +19,7 @@ from pydantic import BaseModel
 import headwise as hw
 from headwise.core.heads import Kind
 from headwise.core.options import Architecture, Gates, Greedy, Search, TopK, Training
-from headwise.core.units import sizes, units
+from headwise.core.removal_units import removal_units, sizes
 from headwise.importance import gating
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import resolve_measures
@@ -268,7 +268,7 @@ class TestGreedy:
         total, whole = model.heads.total, loss_by_hand(model, dev)
         options: Any = {"measure": "confidence", "repair": repair, "step": 0.25}
         found = {}
-        for left in sizes(units(model.heads), 0.25):
+        for left in sizes(removal_units(model.heads), 0.25):
             small = hw.prune(model, text, Greedy(keep=left, **options), dev=dev)
             found[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
         budget = max(sorted(found.values())[len(found) // 2], 0.0) + 1e-6
@@ -297,7 +297,7 @@ class TestGreedy:
             small = hw.prune(model, lines(2), Greedy(max_drop=budget, **options), dev=dev)
             left = small.heads.total
             assert left == total or lost[left] <= budget
-            coarse = [n for n in sizes(units(model.heads), 0.5) if lost[n] <= budget]
+            coarse = [n for n in sizes(removal_units(model.heads), 0.5) if lost[n] <= budget]
             assert left <= min(coarse, default=total)
             assert left == 1 or left - 1 in coarse or lost[left - 1] > budget
 
@@ -311,7 +311,7 @@ class TestGreedy:
 
         whole = bleu(model)
         found = {}
-        for left in sizes(units(model.heads.only(["encoder-self"])), 0.25):
+        for left in sizes(removal_units(model.heads.only(["encoder-self"])), 0.25):
             small = hw.prune(model, pairs(8), Greedy(keep=left, **options), dev=dev)
             found[left] = whole - bleu(small)
         budget = max(sorted(found.values())[1], 0.0) + 1e-9

@@ -15,7 +15,7 @@ from transformers.trainer_callback import TrainerCallback
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap, Kind
 from headwise.core.options import Gates, Greedy, Keep
-from headwise.core.units import counts_by_kinds, left_by_step
+from headwise.core.removal_units import counts_by_kinds, left_by_step
 from headwise.models.attention.capture import keeping
 from headwise.models.model import Model
 from headwise.models.training.loss import dev_loss

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask, key_value_heads
-from headwise.core.units import UNITS, Together, Unit, first_units, nearest, units, usual_unit
+from headwise.core.removal_units import (
+    UNITS,
+    Together,
+    Unit,
+    first_units,
+    nearest,
+    removal_units,
+    usual_unit,
+)
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
 from headwise.models.model import Model
@@ -88,7 +96,7 @@ def written(parts: list[Together]) -> list[str]:
 class TestUnits:
     def test_by_hand(self) -> None:
         heads = HeadMap({"decoder-self": (4, 4)}, {"decoder-self": (2, 2)})
-        assert written(units(heads, "head")) == [
+        assert written(removal_units(heads, "head")) == [
             "0.0",
             "0.1",
             "0.2",
@@ -98,20 +106,30 @@ class TestUnits:
             "1.2",
             "1.3",
         ]
-        assert written(units(heads, "balanced")) == ["0.0 0.2", "0.1 0.3", "1.0 1.2", "1.1 1.3"]
-        assert written(units(heads, "group")) == ["0.0 0.1", "0.2 0.3", "1.0 1.1", "1.2 1.3"]
-        assert written(units(heads, "uniform")) == ["0.0 0.2 1.0 1.2", "0.1 0.3 1.1 1.3"]
+        assert written(removal_units(heads, "balanced")) == [
+            "0.0 0.2",
+            "0.1 0.3",
+            "1.0 1.2",
+            "1.1 1.3",
+        ]
+        assert written(removal_units(heads, "group")) == [
+            "0.0 0.1",
+            "0.2 0.3",
+            "1.0 1.1",
+            "1.2 1.3",
+        ]
+        assert written(removal_units(heads, "uniform")) == ["0.0 0.2 1.0 1.2", "0.1 0.3 1.1 1.3"]
 
     def test_by_rank_of_a_score(self) -> None:
         heads = HeadMap({"decoder-self": (4, 4)}, {"decoder-self": (2, 2)})
         values = dict(zip(heads, [2.0, 1, 3, 4, 9, 0, 9, 0], strict=True))
-        assert written(units(heads, "balanced", None, values)) == [
+        assert written(removal_units(heads, "balanced", None, values)) == [
             "0.1 0.2",
             "0.0 0.3",
             "1.1 1.3",
             "1.0 1.2",
         ]
-        assert written(units(heads, "uniform", None, values)) == [
+        assert written(removal_units(heads, "uniform", None, values)) == [
             "0.1 0.2 1.1 1.3",
             "0.0 0.3 1.0 1.2",
         ]
@@ -120,13 +138,15 @@ class TestUnits:
         assert usual_unit(GROUPED) == "balanced" and usual_unit(PLAIN) == "head"
         assert usual_unit(HeadMap({"decoder-self": (4, 0)}, {"decoder-self": (4, 0)})) == "head"
         assert (
-            units(PLAIN)
-            == units(PLAIN, "balanced")
-            == units(PLAIN, "group")
+            removal_units(PLAIN)
+            == removal_units(PLAIN, "balanced")
+            == removal_units(PLAIN, "group")
             == [(head,) for head in PLAIN]
         )
         one = HeadMap({"decoder-self": (4,)}, {"decoder-self": (1,)})
-        assert units(one) == [(head,) for head in one] and units(one, "group") == [tuple(one)]
+        assert removal_units(one) == [(head,) for head in one] and removal_units(one, "group") == [
+            tuple(one)
+        ]
 
     @settings(max_examples=50, deadline=None)
     @given(
@@ -140,11 +160,11 @@ class TestUnits:
         )
         if unit == "uniform" and len({(groups * shared, groups) for groups, shared in layers}) > 1:
             with pytest.raises(HeadwiseError, match=r"different ones now .* choose another unit"):
-                units(heads, unit)
+                removal_units(heads, unit)
         else:
-            assert sorted(head for together in units(heads, unit) for head in together) == sorted(
-                heads
-            )
+            assert sorted(
+                head for together in removal_units(heads, unit) for head in together
+            ) == sorted(heads)
 
     @settings(max_examples=100, deadline=None)
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=7), st.integers(0, 30))
@@ -170,7 +190,7 @@ class TestMasks:
         masks = greedy(GROUPED, score, SELF, step, once, unit=unit)
         assert all(obeys(mask, unit) for mask in masks)
         assert all(after.kept < before.kept for before, after in pairwise(masks))
-        assert len(masks[-1]) == len(units(GROUPED, unit)[0]), "one unit is left"
+        assert len(masks[-1]) == len(removal_units(GROUPED, unit)[0]), "one unit is left"
         for mask in masks[1:-1]:
             drawn = at_random(GROUPED, SELF, len(mask), seed, unit)
             assert obeys(drawn, unit) and len(drawn) == len(mask)
@@ -221,7 +241,7 @@ class TestGates:
     @pytest.mark.parametrize("unit", UNITS)
     def test_heads_of_a_unit_share_a_gate(self, unit: Unit) -> None:
         gates = HeadGates(GROUPED, HardConcrete(), torch.linspace(-1, 1, 24), unit).eval()
-        parts = units(GROUPED, unit)
+        parts = removal_units(GROUPED, unit)
         assert len(gates.log_alpha) == len(parts)
         gates.draw()
         now = dict(zip(GROUPED, gates.now.tolist(), strict=True))
@@ -248,7 +268,10 @@ class TestGates:
     def test_a_target_count_is_met_in_units(self, unit: Unit, way: str) -> None:
         """Units differ in worth; the best stay, and exactly so many heads."""
         torch.manual_seed(1)
-        parts, worth = units(GROUPED, unit), 10 ** (4 * torch.rand(24) - 4)  # 0.0001 to 1 nats
+        parts, worth = (
+            removal_units(GROUPED, unit),
+            10 ** (4 * torch.rand(24) - 4),
+        )  # 0.0001 to 1 nats
         gates: Any = (
             CountedGates(GROUPED, HardConcrete(), 3.0, 12, unit)
             if way == "counted"
@@ -330,7 +353,8 @@ class TestCache:
     def test_removed_is_masked_and_nothing_grows(self, unit: Unit) -> None:
         model, draw = llama(), random.Random(1)
         counts = [
-            sum(len(together) for together in units(model.heads, unit)[:n]) for n in range(12)
+            sum(len(together) for together in removal_units(model.heads, unit)[:n])
+            for n in range(12)
         ]
         for seed in range(7):
             mask = at_random(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headwise.core.answers import Answers
-from headwise.core.measured import FINE_TUNED, UNPRUNED, Measurements
+from headwise.core.measured import FINE_TUNED, UNPRUNED, ModelNumbers
 from headwise.core.qualities import ACCURACY, BLEU, PERPLEXITY, Number, QualityMeasure
 from headwise.pruning.verdict import Outcome, Speed, Verdict, judge, texts_needed
 
@@ -18,8 +18,8 @@ FULL_BLEU = 30.0
 
 def numbers(
     quality: QualityMeasure, value: float, weights: float, speed: tuple[float, float, float]
-) -> Measurements:
-    found = Measurements()
+) -> ModelNumbers:
+    found = ModelNumbers()
     for split in ("dev", "test"):
         found[split, quality.name, ""] = Number(value)
     found["", "parameters", ""] = Number(weights)

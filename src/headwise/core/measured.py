@@ -26,7 +26,7 @@ Name = TypeVar("Name", bound=Hashable)
 NOT_MEASURED = Number()
 
 
-class Measurements(dict[tuple[str, str, str], Number]):
+class ModelNumbers(dict[tuple[str, str, str], Number]):
     """All numbers of one model, by split, measure and reference."""
 
     def of(self, measure: str, split: str = "", reference: str = "") -> Number:
@@ -46,9 +46,9 @@ class Measurements(dict[tuple[str, str, str], Number]):
         return [(*key, *astuple(number)) for key, number in self.items()]
 
 
-def read_measurements(table: pd.DataFrame) -> dict[str, Measurements]:
+def numbers_by_setting(table: pd.DataFrame) -> dict[str, ModelNumbers]:
     """The numbers of each setting in a table with the columns `setting` and MEASURED."""
-    by_setting = {setting: Measurements() for setting in table["setting"]}
+    by_setting = {setting: ModelNumbers() for setting in table["setting"]}
     rows = table[["setting", *MEASURED]].dropna(subset=["value"])
     for setting, split, measure, reference, *numbers in rows.itertuples(index=False, name=None):
         known = (None if pd.isna(each) else float(each) for each in numbers)

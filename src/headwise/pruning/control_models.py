@@ -14,7 +14,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture, Keep, Unit
-from headwise.core.units import first_units, target_counts, units
+from headwise.core.removal_units import first_units, removal_units, target_counts
 from headwise.pruning.control_case import Case, Trained
 from headwise.pruning.greedy import random_scores, refuse_holes
 
@@ -54,7 +54,7 @@ def at_random(
     removed: list[Head] = []
     for own, count in target_counts(chosen, keep, 0, unit).items():
         some = chosen.only(own)
-        drawn = sorted(units(some, unit), key=lambda together: scores[together[0]])
+        drawn = sorted(removal_units(some, unit), key=lambda together: scores[together[0]])
         for together in first_units(drawn, some.total - count):
             removed += together
     return HeadMask.full(heads).without(removed)

@@ -23,7 +23,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, Site
 from headwise.core.layout import HeadMask
 from headwise.core.options import Gates, Rule, Scale, Unit
-from headwise.core.units import units
+from headwise.core.removal_units import removal_units
 
 EDGE = 1e-6  # noise and P(open) stay this far from 0 and 1
 # |log α| of a settled gate: P(open) is within 3e-4 of 0 or 1 at every temperature up to 1.
@@ -117,7 +117,7 @@ class HeadGates(nn.Module):
         super().__init__()
         self.heads = heads
         self.distribution = distribution
-        self.units = units(heads, unit)
+        self.units = removal_units(heads, unit)
 
         number_of = {head: number for number, head in enumerate(heads)}
         unit_of = torch.zeros(heads.total, dtype=torch.long)

@@ -19,15 +19,15 @@ from headwise.core.layout import HeadMask
 from headwise.core.measured import is_within
 from headwise.core.options import REPAIR, TEXTLESS_ORDERS, Greedy, Keep, Unit, several
 from headwise.core.progress import Report, silent
-from headwise.core.units import (
+from headwise.core.removal_units import (
     Together,
     count_heads,
     counts_by_kinds,
     divide_among_heads,
     first_units,
+    removal_units,
     sizes,
     total,
-    units,
 )
 from headwise.importance.measures import facts
 from headwise.importance.passes import importance_values
@@ -69,14 +69,14 @@ def greedy(
     floors = counts_by_kinds(chosen, keep, unit)
     mask = HeadMask.full(heads)
     steps: list[list[Together]] = []
-    left = units(chosen, unit)
+    left = removal_units(chosen, unit)
     # `size`: how many heads are left after this step.
     for size in sizes(left, step, sum(floors.values())):
         if not once or not steps:
             # Units are formed again: heads of different groups belong together by their present rank.
             values = score(mask)
             refuse_holes(values, [head for head in chosen if head in mask.kept])
-            left = sorted(units(chosen, unit, mask, values), key=partial(total, values))
+            left = sorted(removal_units(chosen, unit, mask, values), key=partial(total, values))
 
         # A kind must not fall below its floor, even where its heads are the least important.
         may_go: set[Together] = set()
@@ -220,7 +220,7 @@ def removal_orders(score_of: RemovalScore, options: Greedy) -> list[list[Togethe
     kinds = options.kinds or heads.kinds
     # Orders without text are the same whatever heads are left.
     once = not options.rescore or score_of.score in TEXTLESS_ORDERS
-    parts = units(heads.only(kinds), options.unit)
+    parts = removal_units(heads.only(kinds), options.unit)
     known: dict[frozenset[Head], Mapping[Head, float]] = {}
 
     def score(mask: HeadMask) -> Mapping[Head, float]:
@@ -283,7 +283,7 @@ def cut(
 
 def refuse_irremovable(model: Model, options: Greedy) -> None:
     """Raise HeadwiseError for heads that cannot be removed, before anything is scored."""
-    first = units(model.heads.only(options.kinds or ()), options.unit)[0]
+    first = removal_units(model.heads.only(options.kinds or ()), options.unit)[0]
     with warnings.catch_warnings(action="ignore"):
         model.remove(HeadMask.full(model.heads).without(first), grow=True)
 

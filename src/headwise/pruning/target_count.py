@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap
 from headwise.core.options import GateTraining, Keep, Unit
-from headwise.core.units import Together, target_counts
+from headwise.core.removal_units import Together, target_counts
 from headwise.pruning.gates import HardConcrete, HeadGates
 
 RAMP = 0.25

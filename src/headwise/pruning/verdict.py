@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headwise.core.measured import UNPRUNED, Measurements, is_within
+from headwise.core.measured import UNPRUNED, ModelNumbers, is_within
 from headwise.core.qualities import BETTER, WORSE, Number, QualityMeasure
 from headwise.core.statistics import ENOUGH_SENTENCES, units_for_share
 
@@ -79,8 +79,8 @@ class Verdict:
 
 
 def judge(
-    full: Measurements | None,
-    model: Measurements,
+    full: ModelNumbers | None,
+    model: ModelNumbers,
     *,
     quality: QualityMeasure,
     on_dev: QualityMeasure,
@@ -92,7 +92,7 @@ def judge(
     """The verdict on a model. full: the numbers of the one before pruning. quality, split: what and which text is
     reported. on_dev: what dev has, which the limit is about. limit: what may be lost. texts: how many each text has.
     doubts: what speaks against the model."""
-    full = Measurements() if full is None else full
+    full = ModelNumbers() if full is None else full
     reference, change = model.leading_change(quality.name, split)
     finding = change.verdict(quality)
     limited = limit is not None and quality == on_dev
@@ -165,8 +165,8 @@ def ends_of_loss(change: Number, quality: QualityMeasure) -> tuple[float, float]
 
 
 def losses(
-    full: Measurements,
-    model: Measurements,
+    full: ModelNumbers,
+    model: ModelNumbers,
     quality: QualityMeasure,
     on_dev: QualityMeasure,
     split: str,
@@ -182,7 +182,7 @@ def losses(
     return found
 
 
-def largest_saving(full: Measurements, model: Measurements) -> tuple[float, str]:
+def largest_saving(full: ModelNumbers, model: ModelNumbers) -> tuple[float, str]:
     """The share that a model saves of its weights, or of its key/value cache if that is more, and which it is."""
     shares = [(0.0, "")]
     for measure in SAVINGS:

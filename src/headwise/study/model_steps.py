@@ -14,7 +14,7 @@ from headwise.core.folders import below, digest, sha256, write_text
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.options import TEXTLESS_ORDERS, Architecture, smaller_batches, too_few
-from headwise.core.units import Together, left_by_step
+from headwise.core.removal_units import Together, left_by_step
 from headwise.importance.work import UPDATE
 from headwise.models.fingerprint import fingerprint
 from headwise.models.model import Model

@@ -42,7 +42,7 @@ from headwise.core.options import (
     option,
     validated,
 )
-from headwise.core.units import refuse_counts
+from headwise.core.removal_units import refuse_counts
 from headwise.data.embedded import PAIR_COUNTS
 from headwise.data.lines import existing_file, one_sided
 from headwise.importance.options import Scoring

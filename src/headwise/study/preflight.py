@@ -15,7 +15,7 @@ from headwise.core.heads import describe
 from headwise.core.measured import FINE_TUNED
 from headwise.core.options import TEXTLESS_ORDERS, Architecture, Training, smaller_batches, too_few
 from headwise.core.qualities import BLEU
-from headwise.core.units import refuse_counts
+from headwise.core.removal_units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, PromptPairs

@@ -35,7 +35,7 @@ from headwise.core.options import (
 )
 from headwise.core.progress import Progress, Report, Reporting, shown
 from headwise.core.qualities import BLEU
-from headwise.core.units import refuse_counts
+from headwise.core.removal_units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import named_files
 from headwise.data.text import Text

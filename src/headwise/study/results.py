@@ -25,11 +25,11 @@ from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder, below
 from headwise.core.heads import Kind
-from headwise.core.measured import SPLITS, Measurements, read_measurements
+from headwise.core.measured import SPLITS, ModelNumbers, numbers_by_setting
 from headwise.core.qualities import AGREEMENT, BLEU, Number, QualityMeasure
+from headwise.core.removal_units import usual_unit
 from headwise.core.statistics import FEWEST_UNITS, over_seeds
 from headwise.core.tables import ACROSS, GRID, MEASURED, MODELS
-from headwise.core.units import usual_unit
 from headwise.models.environment import combined, environment_info
 from headwise.pruning.target_count import settle_share
 from headwise.study.evaluation_steps import (
@@ -121,10 +121,10 @@ class Tables:
                 rows.append(setting | dict(zip(MEASURED, row, strict=True)))
         return MODELS.of(rows)
 
-    def measured(self, variant: Variant) -> Measurements:
+    def measured(self, variant: Variant) -> ModelNumbers:
         """Everything that was measured of one variant."""
         run = self.run
-        numbers = Measurements()
+        numbers = ModelNumbers()
         for split in ("dev", "test"):
             numbers.update(self.measured_on(split, variant))
 
@@ -147,9 +147,9 @@ class Tables:
             numbers["", "tokens_per_second", ""] = Number(*speed[variant.name])
         return numbers
 
-    def measured_on(self, split: str, variant: Variant) -> Measurements:
+    def measured_on(self, split: str, variant: Variant) -> ModelNumbers:
         """The quality of one variant on a text, and its changes from other models."""
-        numbers = Measurements()
+        numbers = ModelNumbers()
         evaluation = self.result(f"evaluate/{split}/{variant.name}")
         if not evaluation:
             return numbers
@@ -345,7 +345,7 @@ class SeedTable:
 
     folder: Path
     settings: Mapping[str, Mapping[str, Any]]
-    numbers: Mapping[str, Measurements]
+    numbers: Mapping[str, ModelNumbers]
     against: Mapping[str, Mapping[str, str]]
     resamples: dict[tuple[str, str], np.ndarray | None] = field(default_factory=dict)
 
@@ -416,7 +416,7 @@ def read_seed_table(folder: Path) -> SeedTable | None:
         columns = ["method", "kinds", "penalty", "kept", "total"]
         first_rows = table.drop_duplicates("setting").set_index("setting")[columns]
         settings = {str(name): dict(row) for name, row in first_rows.iterrows()}
-        numbers = read_measurements(table)
+        numbers = numbers_by_setting(table)
         against = {name: model["against"] for name, model in facts.get("settings", {}).items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise HeadwiseError(
@@ -451,7 +451,7 @@ def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
             if units >= FEWEST_UNITS:
                 low, high = over_seeds(np.array(values), np.stack(complete), units)
         mean = Number(fmean(values), low, high, units=units)
-        (row,) = Measurements({(split, BLEU.name, reference): mean}).rows()
+        (row,) = ModelNumbers({(split, BLEU.name, reference): mean}).rows()
         # The full model's kinds of heads are those of each seed's sweeps, so its counts do not compare between seeds.
         counted = measured[:1] if name == FULL.name else measured
         kept = [int(run.settings[name]["kept"]) for run in counted]

@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.core.heads import HeadMap
 from headwise.core.options import TEXTLESS_ORDERS, Keep, keep_name
-from headwise.core.units import kept_counts, left_by_step
+from headwise.core.removal_units import kept_counts, left_by_step
 from headwise.pruning.controls import Control, control
 from headwise.study.plan import GateSweep, GreedySweep, Sweep, TopKSweep
 

@@ -11,7 +11,7 @@ import pandas as pd
 from faces.report.made import change, read
 from headwise.core.heads import KINDS, Head, HeadMap, Kind
 from headwise.core.layout import HeadMask
-from headwise.core.measured import Measurements
+from headwise.core.measured import ModelNumbers
 from headwise.core.qualities import Number
 from headwise.core.tables import ACROSS, MODELS
 
@@ -51,14 +51,14 @@ class Made:
         kinds: tuple[Kind, ...],
         kept: int,
         drop: float,
-        numbers: Measurements | None = None,
+        numbers: ModelNumbers | None = None,
         **facts: Any,
     ) -> None:
         """A model that loses `drop` BLEU, give or take. numbers: others of it."""
         total = MODEL.only(kinds).total
         start = (method, "+".join(kinds), name, facts.get("penalty"), self.seed, kept, total)
 
-        known = Measurements()
+        known = ModelNumbers()
         for split, full in FULL.items():
             change = 0.0 if method == "none" else round(self.draw.gauss(-drop, 0.12), 3)
             known[split, "bleu", ""] = around(self.level + full + change, 1.5)
@@ -80,7 +80,7 @@ class Made:
     ) -> str:
         """A model pruned with gates, and compared with equal further training."""
         name = f"{sweep}.lambda-{penalty:g}"
-        numbers = Measurements(
+        numbers = ModelNumbers(
             {
                 ("dev", "loss", ""): Number(1.7 + penalty),
                 ("dev", "soft_loss", ""): Number(1.698 + penalty),
@@ -100,7 +100,7 @@ class Made:
     ) -> None:
         """A model that shares facts with a pruned one, which is `worse` BLEU above it."""
         p = 0.01 if len(kinds) > 1 else 0.001 if worse > 0.4 else 0.6
-        numbers = Measurements({("test", "bleu", "pruned"): around(worse, 0.4, p)})
+        numbers = ModelNumbers({("test", "bleu", "pruned"): around(worse, 0.4, p)})
         facts = {"control": control, "reference": name}
         setting, method = f"{name}.{control}", f"control.{control}"
         self.add(setting, method, kinds, kept, drop + worse, numbers, **facts)
@@ -235,7 +235,7 @@ def write_greedy(folder: Path) -> Path:
     rows: list[tuple[Any, ...]] = []
     for name, method, kept, similarity, _ in models:
         weights = 20e6 + 4e4 * kept
-        numbers = Measurements({("", "parameters", ""): Number(weights)})
+        numbers = ModelNumbers({("", "parameters", ""): Number(weights)})
         numbers["", "memory", ""] = Number(4 * weights)
         for split, better in (("test", 0.0), ("dev", 0.2)):
             lost = min(0.0, similarity + better - 100)

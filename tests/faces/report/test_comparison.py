@@ -18,7 +18,7 @@ from faces.report.conftest import data_of
 from faces.report.made import APART, change, make_language, make_other, make_run
 from faces.report.visits import visit
 from headwise import HeadwiseError
-from headwise.core.measured import Measurements
+from headwise.core.measured import ModelNumbers
 from headwise.core.qualities import BLEU, Number
 from headwise.faces.report.comparison import difference, on_same_sentences, read_comparison
 from headwise.faces.report.page import Table, collect, render
@@ -136,7 +136,7 @@ def test_without_translations_the_difference_is_that_of_the_changes(
     one, other = both
     models = other.model_table.copy()
     changed = {("test", "bleu", "full"): Number(0.69, 0.39, 1.09)}
-    models["numbers"] = [Measurements(numbers | changed) for numbers in models["numbers"]]
+    models["numbers"] = [ModelNumbers(numbers | changed) for numbers in models["numbers"]]
     mute = replace(one, translations={}), replace(other, translations={}, model_table=models)
     # 0.69 − −0.31 = 1; down √(0.3² + 0.42²), up √(0.4² + 0.4²)
     said = difference(*mute)

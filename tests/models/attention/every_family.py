@@ -40,7 +40,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
 from headwise.core.options import Unit
-from headwise.core.units import UNITS, units
+from headwise.core.removal_units import UNITS, removal_units
 from headwise.data.embedded import write_treebank
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import Discovery, discover, output_of
@@ -182,7 +182,7 @@ def gates(row: Row, hf: PreTrainedModel, discovery: Discovery, inputs: dict[str,
 
 def random_masks(discovery: Discovery, unit: Unit, count: int) -> Iterator[HeadMask]:
     """Random layouts in a unit; in every other one a layer has no head."""
-    draw, whole = random.Random(unit), units(discovery.heads, unit)
+    draw, whole = random.Random(unit), removal_units(discovery.heads, unit)
     sites = discovery.heads.sites
     for turn in range(count):
         gone: list[Head] = [head for part in whole if draw.random() < 0.5 for head in part]

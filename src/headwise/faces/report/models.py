@@ -4,7 +4,7 @@ Functions take the table, not the run: in a grid the models of all its runs stan
 
 Index: setting. Columns: method, kinds (tuple), kept, total, penalty, the facts of run.json's `settings` (FACTS), label
 and line (what a reader calls the model, and the line of a chart that it belongs to), learned, chosen, candidate
-(whether it could be chosen), mean_kept, and numbers (Measurements, which `measured` asks). A grid has the columns
+(whether it could be chosen), mean_kept, and numbers (ModelNumbers, which `measured` asks). A grid has the columns
 `data` and `seed` too.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from headwise.core.measured import FINE_TUNED, NOT_MEASURED, UNPRUNED, read_measurements
+from headwise.core.measured import FINE_TUNED, NOT_MEASURED, UNPRUNED, numbers_by_setting
 from headwise.core.qualities import BLEU, QUALITIES, Number, QualityMeasure
 from headwise.faces.report.format import (
     HEADS_OF_KIND,
@@ -59,7 +59,7 @@ OTHERS = {  # what a reader calls the model that a change is from, by `reference
 
 def table_of_models(table: pd.DataFrame, facts: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of pruning.csv as a table of models: the full one first, then from many heads to few."""
-    numbers = read_measurements(table)
+    numbers = numbers_by_setting(table)
     known = facts["settings"]
     frame = (
         # pruning.csv has a row a number, and repeats a model's facts in each.

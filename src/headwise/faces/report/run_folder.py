@@ -21,7 +21,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, checked_name, read_json
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
-from headwise.core.measured import FINE_TUNED, Measurements
+from headwise.core.measured import FINE_TUNED, ModelNumbers
 from headwise.core.options import validated
 from headwise.core.qualities import Number, QualityMeasure
 from headwise.core.tables import (
@@ -220,7 +220,7 @@ class FinishedRun:
 
     def leading_change(self, model: ModelRow) -> tuple[str, Number]:
         """The main comparison on the reported text: its reference and the change."""
-        numbers: Measurements = model["numbers"]
+        numbers: ModelNumbers = model["numbers"]
         return numbers.leading_change(self.quality.name, self.split)
 
     def lost(self, model: ModelRow, split: str = "dev") -> float | None:

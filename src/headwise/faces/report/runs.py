@@ -21,7 +21,7 @@ import pandas as pd
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below, checked_name, read_json
 from headwise.core.heads import Head
-from headwise.core.measured import SPLITS, UNPRUNED, Measurements, read_measurements
+from headwise.core.measured import SPLITS, UNPRUNED, ModelNumbers, numbers_by_setting
 from headwise.core.qualities import Number
 from headwise.core.tables import ACROSS
 from headwise.faces.report import models
@@ -146,10 +146,10 @@ def means_over_seeds(every: pd.DataFrame, across: pd.DataFrame) -> pd.DataFrame:
     means["chosen"] = False
     quality = models.quality(every)
     full = every[every["method"] == "none"]
-    known = read_measurements(across)
+    known = numbers_by_setting(across)
     numbers = []
     for setting in means.index:
-        found = Measurements(known.get(setting, {}))
+        found = ModelNumbers(known.get(setting, {}))
         for split, reference in product(SPLITS, OTHERS):
             key = (split, quality.name, reference)
             # The seeds that have measured it.

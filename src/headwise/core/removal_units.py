@@ -32,7 +32,7 @@ def usual_unit(heads: HeadMap) -> Unit:
     return "balanced" if heads.query != heads.key_value else "head"
 
 
-def units(
+def removal_units(
     heads: HeadMap,
     unit: Unit | None = None,
     left: HeadMask | None = None,
@@ -201,7 +201,7 @@ def target_counts(
                 f"{count} heads cannot be kept: there are {some.total} heads to prune ({describe(some)}), those of "
                 f"--kinds. Give a number from {least} to {some.total}, or other kinds."
             )
-        near = nearest([len(together) for together in units(some, unit)], count)
+        near = nearest([len(together) for together in removal_units(some, unit)], count)
         if count and count not in near:
             possible = " and ".join(str(number) for number in near if number is not None)
             raise HeadwiseError(
@@ -221,7 +221,9 @@ def counts_by_kinds(
     if isinstance(keep, int):
         return {heads.kinds: keep}
     wanted = keep * heads.total
-    near = nearest([len(together) for together in units(heads, unit)], max(1, round(wanted)))
+    near = nearest(
+        [len(together) for together in removal_units(heads, unit)], max(1, round(wanted))
+    )
     # The nearer of the number below and the one above.
     return {heads.kinds: min((count for count in near if count), key=lambda n: abs(n - wanted))}
 
@@ -231,7 +233,7 @@ def refuse_counts(heads: HeadMap, options: Pruning) -> None:
     # ValueError, as validators of options raise it: a plan then says where in it the number stands.
     some = heads.only(options.kinds or heads.kinds)
     try:
-        units(some, options.unit)  # raises where the layers cannot form them
+        removal_units(some, options.unit)  # raises where the layers cannot form them
         for keep in several(options.keep):
             target_counts(some, keep, 1, options.unit)
     except HeadwiseError as error:
@@ -242,7 +244,7 @@ def left_by_step(heads: HeadMap, options: Greedy) -> list[int]:
     """How many heads of the options' kinds every step of greedy removal leaves, falling; where all are to stay, all."""
     some = heads.only(options.kinds or heads.kinds)
     least = min(kept_counts(some, options), default=1)
-    return sizes(units(some, options.unit), options.step, least) or [some.total]
+    return sizes(removal_units(some, options.unit), options.step, least) or [some.total]
 
 
 def kept_counts(heads: HeadMap, options: Greedy) -> list[int]:
