@@ -31,7 +31,11 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
 TABLE = RESULTS / "numbers.csv"
-PAGES = [ROOT / "README.md", *sorted(RESULTS.glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "methods" / "repair.md",
+    *sorted(RESULTS.glob("*.md")),
+]
 NO_TABLE = ("setting", "paper")
 OF_PAGES = ("derived.csv", "measured.csv")
 FACTORS = ("1", "100", "-1", "-100")
@@ -383,7 +387,7 @@ def main() -> int:
         for tag, a, b, c, d in matcher.get_opcodes():
             # a number that was changed by hand keeps its source, and is written again
             if tag == "equal" or (tag == "replace" and b - a == d - c and not given.find):
-                sources[c:d] = [source for _, source in before[a:b]]
+                sources[c:d] = [source if source.file else None for _, source in before[a:b]]
         changes: list[tuple[PageNumber, str]] = []
         for at, (number, source) in enumerate(zip(numbers, sources, strict=True)):
             if source is None or source.file in NO_TABLE:

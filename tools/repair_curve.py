@@ -4,10 +4,10 @@
 
 Heads are those of `hw.Greedy(keep=N)`, fitted on mono.en, which needs no targets, and tried on dev.en; with --seed on
 other sentences of mono.en. `cut` are the same heads without repair. --random: as many random heads, repaired. --train:
-also trained from the repaired model, as `train="distil"`. A row for each model and quality, of greedy search on test: its
-value and its change to the whole model, with 95 % intervals, and processor seconds. Models, and their translations of
-each test, are kept in the work folder, so that a killed run goes on and another test is read by the same models; the table
-has all that are there.
+also trained from the repaired model, as `train="distil"`; its seconds are of the training. A row for each model and
+quality, of greedy search on test: its value and its change to the whole model, with 95 % intervals, and processor seconds.
+Models, and their translations of each test, are kept in the work folder, so that a killed run goes on and another test is
+read by the same models; the table has all that are there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from headwise.core.options import Greedy
 from headwise.core.qualities import BLEU, CHRF
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.model import Model
+from headwise.models.training.trainer import TrainingRun
+from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders, removal_score
 from headwise.pruning.repair import nearest_repaired, repaired_on
 
@@ -95,10 +98,22 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
         return repaired_on(model, HeadMask.full(model.heads).without(gone), unread, held)
 
     def trained(count: int) -> Model:
+        task = model.task
         how = Greedy(
-            keep=count, measure="repair", repair=True, train="distil", epochs=options.epochs
+            keep=count,
+            kinds=["encoder-self"],
+            measure="repair",
+            repair=True,
+            train="distil",
+            epochs=options.epochs,
         )
-        return hw.prune(model, text, how, dev=dev, training=TRAINING)
+        data, judged = (
+            task.training_data(one, TRAINING.batch_tokens) for one in (unread, task.completed(dev))
+        )
+        start = hw.load(work / f"{count}.repaired.seed-{options.seed}")
+        with tempfile.TemporaryDirectory() as folder:
+            run = TrainingRun(data, judged, TRAINING, Path(folder), options.seed)
+            return tune(model, run, how, ("encoder-self",), mask_of(count), start).model
 
     ways = {"cut": cut, "repaired": repaired}
     if options.random:

@@ -23,7 +23,8 @@ from headwise.core.statistics import proportion_interval
 
 def embedded(model: str, lines: list[str]) -> Tensor:
     """Of length 1, one a line."""
-    loaded = SentenceTransformer(model, device="cpu")
+    # Layers of different sizes are read by a module of headwise.
+    loaded = SentenceTransformer(model, device="cpu", trust_remote_code=True)
     found: Tensor = loaded.encode(lines, convert_to_tensor=True, normalize_embeddings=True)
     return found
 
@@ -45,7 +46,7 @@ def main(options: argparse.Namespace) -> None:
         row |= {"cosine": float((own * whole).sum(1).mean())}
         for name, among in (("neighbour", own), ("cross", whole)):
             kept = int((nearest(own, among) == before).sum())
-            low, high = proportion_interval(kept, len(lines))
+            low, high = map(float, proportion_interval(kept, len(lines)))
             row |= {name: kept / len(lines), f"{name}_low": low, f"{name}_high": high}
         rows.append(row)
     pd.DataFrame(rows).to_csv(options.out, index=False, float_format="%.4g")
