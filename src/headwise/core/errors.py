@@ -27,6 +27,7 @@ class HeadwiseError(Exception):
     """
 
     def __init__(self, message: str) -> None:
+        # Shortened before, as escaping a book takes long, and after, as escapes are longer than what they stand for.
         escaped = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shorten_text(message))
         super().__init__(shorten_text(escaped))
 
@@ -75,6 +76,7 @@ def did_you_mean(name: str, names: Iterable[str], before: str = "", alike: float
     if name in names:
         return ""
     by_small_letters = {other.lower(): other for other in names}
+    # difflib takes time by the square of the length.
     asked = name[:LONGEST_GUESSED_NAME].lower()
     near = difflib.get_close_matches(asked, by_small_letters, n=1, cutoff=alike)
     return f" (did you mean '{before}{by_small_letters[near[0]]}'?)" if near else ""
@@ -98,6 +100,7 @@ def called_as(
         def call(*given: Inputs.args, **named: Inputs.kwargs) -> Output:
             try:
                 return function(*given, **named)
+            # Only a call that failed is looked at; an error from inside the function is raised as it is.
             except TypeError:
                 refuse_call(function, given, named, example, instead)
                 raise
@@ -141,6 +144,7 @@ def refuse_call(
     by_place = [name for name, one in takes.items() if one.kind is not Parameter.KEYWORD_ONLY]
     needed = [name for name, one in takes.items() if one.default is Parameter.empty]
     missing = [name for name in needed if name not in named and name not in by_place[: len(given)]]
+    # Wrong names first: where one is misspelled, the right one is missing, too.
     for name in named:
         if name not in takes:
             what = instead.get(name, f"{example} is such a call; {owner} takes {', '.join(takes)}")

@@ -168,6 +168,7 @@ class HeadGrid:
                     middle = LINE_PIXELS + layer * (square + GAP) + 12
                     parts.append(svg_text(left, middle, str(layer), LIGHT["muted"], size=11))
             parts += self.squares(kind, left + numbers, LINE_PIXELS, square)
+            # The kind's name above may be wider than its heads.
             wide = max([*layers, 0]) * (square + GAP)
             left += numbers + max(wide, 7 * len(kind)) + 2 * LINE_PIXELS
             bottom = max(bottom, LINE_PIXELS + len(layers) * (square + GAP))

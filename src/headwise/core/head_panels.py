@@ -117,6 +117,7 @@ class Drawing:
             self.column[head] = counts.get(head.layer, 0)
             counts[head.layer] = self.column[head] + 1
         self.columns = max(counts.values(), default=1)
+        # Of a very deep model the picture becomes taller than TALLEST: rows that are thinner are not seen.
         self.row = max(4.0, min(ROW, TALLEST / max(1, len(self.rows))))
         functions = [panel.functions for panel in picture.panels if panel.functions is not None]
         groups = dict.fromkeys(
@@ -228,6 +229,7 @@ class Drawing:
         if gutter and size >= SMALLEST:
             number = fitting(str(head.head), gutter - 0.5, size) or SMALLEST
             self.text(x + gutter / 2 + 0.3, y + 7, str(head.head), "muted", number, "middle")
+        # The tooltip names all.
         shown = found[:MOST_FUNCTIONS]
         left, room = x + gutter, across - gutter - 0.6
         high = (self.row - 0.6) / max(1, len(shown))
@@ -259,6 +261,7 @@ class Drawing:
         value = f"{one.value:.2f}".removeprefix("0")
         both = f"{one.text} {value}"
         ink = "#000000"
+        # Room for two lines. A thinner band loses the number first, then the words; the tooltip has both.
         if high >= 12:
             for line, words in enumerate((one.text, value)):
                 size = fitting(words, (left if line == 0 else room) - 1, WORDS)
@@ -277,6 +280,7 @@ class Drawing:
         colours = ranges(self.palette)["heatmap"]
         steps = 32
         long = min(wide, 90.0)
+        # Each a hair wider than its place: else viewers draw a light seam between two.
         for step in range(steps):
             self.parts.append(
                 f'<rect x="{left + step * long / steps:.2f}" y="{top:.2f}" width="{long / steps + 0.2:.2f}" '
@@ -284,6 +288,7 @@ class Drawing:
             )
         self.text(left, top + 12, "0", "muted", 6)
         self.text(left + long, top + 12, f"{panel.top:g}", "muted", 6, "end")
+        # Nearer to an end its words would lie on those of 0 or of the highest value.
         if panel.share is not None and 0.15 < panel.share / panel.top < 0.75:
             at = left + long * panel.share / panel.top
             self.parts.append(

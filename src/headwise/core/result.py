@@ -165,6 +165,7 @@ def top_rows(table: pd.DataFrame, columns: Sequence[str], count: int) -> pd.Data
 def printed(table: pd.DataFrame, width: int = WIDTH) -> str:
     """A table in lines of `width` characters; long words are cut, numbers are not."""
     text = ""
+    # `to_string` limits words, not lines: the largest limit with which the lines fit.
     for widest in range(width, 5, -1):
         text = table.to_string(
             index=False, na_rep="", max_colwidth=widest, float_format=plain_number

@@ -114,12 +114,14 @@ def effects(
     if gap is not None:
         gap = gap[every > 0]
         signature["gap"] = float(gap.sum() / counts.sum())
+        # The gap of each prompt beside its loss: both are sums over the same draws of prompts.
         below = np.repeat(gap[:, None], lost.shape[1], 1)
         shares = lost.sum(0) / gap.sum()
         columns["share"] = shares
         columns["share_low"], columns["share_high"] = ratio_interval(lost, below, shares, seed)
     table = pd.DataFrame([head._asdict() for head in sums.heads]).assign(**columns)
     return Effects(
+        # Without prompts in pairs there is no share: its columns are there all the same, empty.
         table.reindex(columns=list(EFFECTS.names)),
         signature_of(
             model,

@@ -232,6 +232,7 @@ class Evaluate(
         for other, answer in self.others:
             others = answer.read(run, other)
             against[other.name] = self.change(run, own, others)
+            # Once, not for each of the others: they are facts of this model beside the full one.
             if other == FULL:
                 numbers |= self.answer.further_numbers(own, others)
 
@@ -274,6 +275,7 @@ class CompareOrders(CompareAnswers, name_format="orders/{0.split}/{0.variant.nam
             assert other.ranking is not None
             answers = answer.read(run, other)
             against[other.ranking.reference] = self.change(run, own, answers)
+            # Random heads are a yardstick, no measure: the best of several draws would be luck.
             if other.ranking.score != "random":
                 worth[other.ranking.reference] = run.quality.better * answers.value()
         return {"against": against, "best": max(worth, key=worth.__getitem__, default=None)}
@@ -303,6 +305,7 @@ class MeasureSavings(OneModelStep, stage="evaluate", name_format="measure/{0.var
 
         folder = "model" if self.variant == FULL else f"pruned/{self.variant.name}"
         weights = below(run.folder, folder) / WEIGHTS
+        # A model that is a layout alone, or that stays in memory, has no file.
         if weights.exists():
             facts["bytes"] = weights.stat().st_size
         return {**facts, "memory": model.weight_bytes, "cache_bytes": model.cache_bytes}

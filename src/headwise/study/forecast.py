@@ -41,6 +41,7 @@ def seconds_of(builds: Sequence[Build], run: RunContext, given: Model | None) ->
     forwards = 0.0
     translated = 0
     for build in builds:
+        # How long sentences become is the model's own way: its translations are timed, not counted in forwards.
         if isinstance(build.step, Translate) and given is not None:
             translated += build.run.sentences_of(build.step.split)
         else:
@@ -73,6 +74,7 @@ def sentence_seconds(run: RunContext, given: Model | None) -> float:
 def blank(shape: Architecture) -> PreTrainedModel:
     """A model of the shape with random weights and no tokenizer."""
 
+    # All that `build_model` asks of a tokenizer; learning a real one would take longer than what is timed.
     class Pieces:
         pad_token_id = 0
         eos_token_id = 1
@@ -90,9 +92,11 @@ def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tenso
     source, target = torch.randint(
         len(SPECIAL_TOKENS), hf.config.vocab_size, (2, rows, length), generator=generator
     ).to(hf.device)
+    # The decoder reads the token before the one that it predicts, at the beginning the start token.
     start = target.roll(1, 1)
     start[:, 0] = start_token(hf)
     labels = target.clone()
+    # Below ten pieces a tenth is none, and a slice from -0 would hide them all.
     labels[:, -(length // 10) or length :] = IGNORED  # about as much as padding is
     return {
         "input_ids": source,

@@ -411,6 +411,7 @@ class PruneGreedily(Prune):
 
     def nearest(self, run: RunContext, masks: Sequence[HeadMask]) -> HeadMask:
         """The mask whose model repair brings nearest to the full one on dev."""
+        # Where the orders agree, there is nothing to fit and compare.
         if len({*masks}) == 1:
             return masks[0]
         return nearest_repaired(full_model(run), masks, run.text("train"), run.text("dev"))
@@ -422,6 +423,7 @@ class PruneGreedily(Prune):
 
     def dependencies(self, run: RunContext) -> list[Step]:
         assert self.variant.ranking is not None
+        # The order needs the full model, so that is made before it.
         return [RankHeads(self.variant.sweep_index, self.variant.ranking)]
 
     def inputs(self, run: RunContext) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def refuse_others(plan: Plan, out: Path) -> None:
     for folder in dict.fromkeys([".", *plan.runs]):
         refuse_foreign_files(below(out, folder))
     before = plans_with_results(out)
+    # A study may grow; results of a run that the plan does not have would be of no plan.
     if not before.keys() <= plan.runs.keys():
         raise HeadwiseError(
             f"{out} holds the results of another plan: of {name_runs(before)}, where this one has {name_runs(plan.runs)}. "
@@ -100,6 +101,7 @@ def plans_with_results(out: Path) -> dict[str, dict[str, Any]]:
     if has_results(out):
         return {".": plan_of_folder(out)}
     plans = {}
+    # A run is a folder of a language pair or of a seed, or of a seed in that of a language pair.
     for steps in sorted([*out.glob("*/.steps"), *out.glob("*/*/.steps")]):
         name = steps.parent.relative_to(out).as_posix()
         if is_inside(name) and has_results(steps.parent):

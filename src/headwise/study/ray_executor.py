@@ -64,6 +64,7 @@ def ray_executor(
         needs = {"CPU": threads, "GPU": gpus} if gpus else {"CPU": threads}
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         slots = 0
+        # Machine by machine: a step does not run on half of one and half of another.
         for machine in machines:
             slots += min(int(machine.get(what, 0) // count) for what, count in needs.items())
         if not slots:
@@ -154,6 +155,7 @@ def connect(ray: Any, folder: Path) -> None:
         options |= {
             "num_cpus": cores(),
             "include_dashboard": False,
+            # Builds hand on words alone; models and texts go through files.
             "object_store_memory": 100 * 2**20,
             "_temp_dir": str(folder),
         }
