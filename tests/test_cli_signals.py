@@ -27,6 +27,7 @@ from headwise.faces import cli
 from headwise.faces.cli.signals import Stopped, resumable, stoppable
 from headwise.study.plan import make_plan
 from headwise.study.study import run_study
+from models.tasks.askers import asker
 from own_process import Running, headwise, two
 
 SETTINGS = [
@@ -209,6 +210,26 @@ class TestSignals:
             assert not (tmp_path / "out/model").exists()
             seen |= further()
         assert call(*words)[:2] == (0, f"{tmp_path}/out/model\n")
+
+    @pytest.mark.slow
+    def test_a_killed_story_goes_on(self, call: Call, place: Path, tmp_path: Path) -> None:
+        """Its process is killed once the scores are there; the same command makes the rest, and no finished part again."""
+        out = tmp_path / "out"
+        words = ["story", asker("gpt2").save(tmp_path / "model"), "--text", place / "train.en"]
+        words += ["--keep", "50%", "--out", out, *sets("speed={sentences=3, rounds=1}")]
+        process = Running(tmp_path / "process", headwise, *words)
+        process.wait_until((out / ".steps/score.json").exists)
+        process.send(signal.SIGKILL)
+        assert process.end()[0] == -signal.SIGKILL and not (out / "report.html").exists()
+
+        def times() -> dict[Path, int]:
+            steps = [*out.glob(".steps/scores.*.json"), *out.glob("scores/**/*")]
+            return {path: path.stat().st_mtime_ns for path in steps if path.is_file()}
+
+        finished = times()
+        assert len(finished) > 3
+        assert call(*words)[:2] == (0, f"{out}/report.html\n")
+        assert finished == times() and len(hw.Run(out).models) == 2
 
 
 @pytest.mark.slow
