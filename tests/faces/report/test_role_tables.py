@@ -15,7 +15,9 @@ from headwise.core.heads import Head
 from headwise.core.tables import TESTS
 from headwise.faces.report import after_pruning, head_functions, role_charts, role_tables
 from headwise.faces.report.every_head import role_evidence
+from headwise.faces.report.format import NONE
 from headwise.faces.report.run_folder import FinishedRun, Rescored
+from headwise.roles import role
 
 
 def head(layer: int, number: int) -> Head:
@@ -32,6 +34,36 @@ def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
         (drawn,) = (cell for cell in cells if cell["address"] == str(head(layer, number)))
         lines = [line for at in range(3) if (line := drawn[f"role-{at}"])]
         assert [line.split()[1] for line in lines] == best[:3]
+
+
+def test_a_sort_of_role_has_its_depth(run: FinishedRun) -> None:
+    roles = run.roles.roles
+    categories = [role.category(measure) for measure in roles["measure"]]
+    table = role_tables.share_table(run.roles)
+    assert table is not None
+    at = table.columns.index("layers of encoder heads")
+    several = 0
+    for row in table.rows[:-1]:
+        mine = roles[[one.capitalize() == row.cells[0] for one in categories]]
+        layers = [int(layer) for layer, _ in {*zip(mine["layer"], mine["head"], strict=True)}]
+        assert row.cells[at].startswith(str(min(layers)))
+        if len(set(layers)) > 1:
+            several += 1
+            mean = sum(layers) / len(layers)
+            assert row.cells[at] == f"{min(layers)} to {max(layers)}\nmean {mean:.1f}"
+    assert several and table.rows[-1].cells[at] == NONE
+
+
+def test_the_first_layer_is_where_relevance_and_confidence_may_part(run: FinishedRun) -> None:
+    heads = run.heads[(run.heads["kind"] == "encoder-self") & (run.heads["layer"] == 0)]
+    by = heads.pivot_table(index="head", columns="measure", values="value")
+    top = max(range(8), key=lambda number: by["lrp.ding"][number])
+    place = sorted(by["confidence"], reverse=True).index(by["confidence"][top]) + 1
+    said = head_functions.first_layer(run)
+    assert f"encoder-self/0/{top}, is number {place} of 8" in said
+    for name in ("confidence", "lrp"):
+        fewer = run.heads[~run.heads["measure"].str.startswith(name)]
+        assert head_functions.first_layer(replace(run, heads=fewer)) == ""
 
 
 def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from headwise.faces.report.charts import Figure
-from headwise.faces.report.format import HEADS_OF_KIND, KIND_NAMES, capital, listed, measure_name
+from headwise.faces.report.format import (
+    HEADS_OF_KIND,
+    KIND_NAMES,
+    capital,
+    listed,
+    measure_name,
+    two_decimals,
+)
+from headwise.faces.report.head_rows import of_kind, of_measure
 from headwise.faces.report.page import section
 from headwise.faces.report.role_charts import attention_maps, functions_panel, kinds_with_roles
 from headwise.faces.report.run_folder import FinishedRun
@@ -48,6 +56,7 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
             for kind, names in leading.items()
             if names
         },
+        "first_layer": first_layer(run),
         "has_roles": bool(roles),
         "maps": attention_maps(roles),
         "tested": tested,
@@ -58,6 +67,29 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
         "causal": not roles.causal.empty,
         "untrained_models": untrained_models(run),
     }
+
+
+def first_layer(run: FinishedRun) -> str:
+    """A sentence: the place by confidence of the most relevant encoder head of the first layer, where Voita et al. 2019
+    (section 4) found that the two disagree. Empty where one of the two was not measured."""
+    kind = "encoder-self"
+    measures = leading_measures(run, kind)
+    if measures[1:] != ["confidence"] or not measures[0].startswith("lrp"):
+        return ""
+    first = of_kind(run.heads, kind)
+    first = first[first["layer"] == 0].dropna(subset=["value"])
+    relevance, confidence = (
+        of_measure(first, name).set_index("head")["value"] for name in measures
+    )
+    top = relevance.idxmax() if len(relevance) else None
+    if top not in confidence:
+        return ""
+    place = 1 + (confidence > confidence[top]).sum()
+    return (
+        f"The most relevant head of the first layer, {kind}/0/{top}, is number {place} of {len(confidence)} there by "
+        f"confidence ({two_decimals(confidence[top])}); in their models Voita et al. (2019, section 4) found that head not "
+        "confident."
+    )
 
 
 def head_functions(run: FinishedRun) -> list[Figure]:

@@ -222,6 +222,14 @@ def share_table(found: RolesFolder) -> Table | None:
     roles = with_categories(found.roles)
     categories = [*roles["category"].value_counts().index, NO_ROLE]
 
+    def depth(rows: pd.DataFrame, name: str) -> str:
+        layers = [head.layer for head in heads_in(rows[rows["category"] == name])]
+        if not layers:
+            return ""
+        if layers[0] == layers[-1]:
+            return str(layers[0])
+        return f"{layers[0]} to {layers[-1]}\nmean {sum(layers) / len(layers):.1f}"
+
     def share(rows: pd.DataFrame, total: int, tested: Collection[str], name: str) -> str:
         """Heads of several controls count one by one. tested: the categories that were."""
         if name not in tested:
@@ -240,7 +248,9 @@ def share_table(found: RolesFolder) -> Table | None:
     columns: Columns = {"role": capital}
     for kind in kinds_with_roles(found):
         total = len(of_kind(found.labels, kind))
-        columns[HEADS_OF_KIND[kind]] = partial(share, of_kind(roles, kind), total, categories)
+        own = of_kind(roles, kind)
+        columns[HEADS_OF_KIND[kind]] = partial(share, own, total, categories)
+        columns[f"layers of {HEADS_OF_KIND[kind]}"] = partial(depth, own)
     columns["clearest"] = clearest
     controls = {
         UNTRAINED: "untrained",
