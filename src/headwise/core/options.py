@@ -450,6 +450,7 @@ class Greedy(Pruning, FineTuning):
             raise ValueError(
                 f"{', '.join(idle)} would mean nothing without train: set train, or leave it out"
             )
+        # An order that looks at no text is the same after every step.
         scores = several(self.measure)
         if self.rescore and scores and {*scores} <= {*TEXTLESS_ORDERS}:
             raise ValueError(

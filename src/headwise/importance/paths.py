@@ -81,12 +81,15 @@ def along_paths(
         later = order[place + 1 :]
         ends = [end for end in later if end in receivers.inputs]
         for head in range(counts[place]):
+            # Filled while these trials run; the second ones read it.
             got: dict[Site, list[Tensor]] = {}
+            # All heads behind give what they gave, so the change goes on past them alone.
             held: dict[Site, Callable[[AttentionCall], Tensor]] = {
                 after: partial(hold, output=outputs[after]) for after in later
             }
             for end in ends:
                 held[end] = partial(listen, receivers.inputs[end], outputs[end], got)
+            # Without a receiver behind it a head has no path: nothing is changed, and its effect is 0.
             starts = ends or not receivers.inputs
             trials.append({site: partial(change, head=head), **held} if starts else {})
             received.append(got)

@@ -79,6 +79,7 @@ def few_sentences(model: Model, text: Batches) -> dict[str, Any]:
     if "loss" not in text.provides:
         few = few.intact()  # nothing is predicted, so no token is hidden
     batch: Mapping[str, Tensor] = next(few.whole())
+    # Fewer rows of longer sentences, so that no forward takes long.
     rows = len(batch["labels"])
     width = max(1, batch_positions(batch) // rows)
     return {name: tensor[: max(1, TIMED_POSITIONS // width)] for name, tensor in batch.items()}

@@ -118,6 +118,7 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
             f"{option} was given {len(names)} times: a text is one file, or two with both sides."
         )
     for name in names:
+        # --dev takes a number of sentences, so it is tried with --test, too.
         if name.isdecimal() and option != "--text" and not Path(name).exists():
             raise HeadwiseError(
                 f"{option} {name}: {option} takes files, not a number of sentences: give a file."
@@ -131,6 +132,7 @@ def text_spec(names: list[str] | None, option: str = "--text") -> str | list[str
 
 def dev_spec(names: list[str] | None) -> dict[str, Any]:
     """The dev text as a plan names it: files, or how many sentences of the training text are held out."""
+    # A file may be called 200.
     if names and len(names) == 1 and names[0].isdecimal() and not Path(names[0]).exists():
         if not int(names[0]):
             raise HeadwiseError(

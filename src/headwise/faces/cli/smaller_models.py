@@ -100,6 +100,7 @@ def prune(
     goals = tables.setdefault("pruning", {})
     if control:
         goals["controls"] = control
+    # `--keep encoder-self=4` says which kinds may go.
     if "kinds" not in goals and (named := counted_kinds(goals.get("keep", []))):
         goals["kinds"] = named
 
@@ -122,6 +123,7 @@ def prune(
 
     given = None
     left = {"kinds"} | ({"measure"} if isinstance(plan.pruning[0], GreedySweep) else set())
+    # Its task says what was left open, so the model is loaded now, once, and handed on.
     if not left <= plan.pruning[0].model_fields_set:
         given = load(model, usable(device))
         plan, note = completed(plan, given)

@@ -176,6 +176,7 @@ def evaluation_forecast(
         batches = model.task.quality_batches(text, search=search)
         searched = search_of(model, search)
         if searched is not None:
+            # The batches whose speed is measured at the end, rounded up.
             few = -(-min(TIMED_SENTENCES, len(text)) // searched.batch)
             further = few * TIMED_TOKENS * TIMED_ROUNDS
             seconds += translation_seconds(model, text, searched, further)
@@ -195,6 +196,7 @@ def translation_seconds(model: Model, text: Any, search: Search, further: int = 
     batches = longest_first(ids, search.batch)
     if not batches:
         return 0.0
+    # The batch in the middle: they are sorted by length, so it stands for all.
     rows = [ids[place] for place in batches[len(batches) // 2]]
     timed = best(lambda: translator.write(rows, search, TIMED_STEPS, True), model.hf.device.type)
     steps = further + sum(len(ids[batch[0]]) for batch in batches)
