@@ -234,6 +234,7 @@ class MeasureInteractions(
             run.progress.say(
                 f"  No pairs of heads: the dev text has fewer than {FEWEST_SENTENCES} sentences."
             )
+            # An empty table, not an error: a study of hours goes on.
             found = Interactions(INTERACTIONS.of(), {"sentences": 0})
         else:
             found = interactions(model, text, pairs, seed=run.plan.seed, progress=run.progress)
@@ -307,6 +308,7 @@ class FindRoles(
             text,
             confirm=confirm,
             pairs=tested_pairs(run),
+            # Rare tokens are counted in text, and recordings have none.
             training=None if run.task.reads_audio else run.text("train"),
             untrained=0 if is_offloaded(model.hf) else run.scoring.untrained,
             seed=run.plan.seed,

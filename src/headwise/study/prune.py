@@ -199,6 +199,7 @@ def texts_of(
 ) -> dict[Split, AnyText]:
     """The texts by split, with what a model must add to them. Without a dev text it is a part of `text`: so many sentences,
     or every tenth."""
+    # Not isinstance: True is no number of sentences.
     count = dev if type(dev) is int else None
     given: Any = None if count is not None else dev
     named = {"training": text, "dev": given, "test": test}
@@ -294,6 +295,7 @@ def plan_of_options(
     tables: dict[str, dict[str, Any]] = {
         "data": {split: name_of(split, text) for split, text in texts.items()},
         "training": training.model_dump(exclude_unset=True) if training else {},
+        # These two have sections of their own in a plan.
         "pruning": options.model_dump(exclude_unset=True, exclude={"max_drop", "search"}),
     }
     if isinstance(options, Greedy):
@@ -306,6 +308,7 @@ def plan_of_options(
             tables["search"] = options.search.model_dump()
         if options.max_drop is not None:
             tables["choice"] = {"max_drop": options.max_drop}
+        # Models of other orders are controls, too.
         if not controls:
             tables["pruning"]["compare"] = []
     method = METHOD[type(options)]

@@ -137,6 +137,7 @@ class Tables:
         for fact, (split, measure) in TRAINING_FACTS.items():
             if fact in build:
                 numbers[split, measure, ""] = Number(float(build[fact]))
+        # Time is a cost of training; that of a cut says nothing of the model.
         if "updates" in build:
             seconds = run.store.record(model_step(variant).name)["seconds"]
             numbers["", "updates", ""] = Number(build["updates"])
@@ -311,6 +312,7 @@ def changes_by_reference(
         if reference == "pruned":
             value = reversed_change(value)
             if low is not None:
+                # The other way round the upper end is the lower one.
                 low, high = reversed_change(high), reversed_change(low)
         changes[reference] = Number(value, low, high, *rest)
     return changes
@@ -363,6 +365,7 @@ class SeedTable:
         other = self.resampled_bleu(models[reference], split) if reference in models else None
         if other is None:
             return None
+        # A control has how far the pruned model is above it.
         change: np.ndarray = other - own if reference == "pruned" else own - other
         return change
 
