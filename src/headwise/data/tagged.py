@@ -15,7 +15,7 @@ from headwise.core.errors import HeadwiseError, shown_value
 from headwise.data.conll import read_conllu
 from headwise.data.lines import ends_with, existing_file, is_table, whole_lines
 from headwise.data.store import file_key
-from headwise.data.text import TextRows, records_of
+from headwise.data.text import DATASETS, TextRows, dataset_named, records_of
 
 WORDS = ("tokens", "words")  # what the columns of words and of tags are called
 TAGS = ("ner_tags", "tags", "labels")
@@ -37,14 +37,17 @@ class TaggedText(TextRows):
     @classmethod
     def open(cls, spec: Any, cache: str | PathLike[str] | None = None) -> Self:
         """A file with a word a line, its tag in the last column and a blank line behind each sentence (CoNLL); or a table
-        (.jsonl, .csv, .tsv) with columns `tokens` and `ner_tags`, `tags` or `labels`; or a treebank (CoNLL-U), whose tags
-        are its parts of speech (UPOS). gzip or plain.
+        (.jsonl, .csv, .tsv), or a data set ("datasets:…"), with columns `tokens` and `ner_tags`, `tags` or `labels`; or a
+        treebank (CoNLL-U), whose tags are its parts of speech (UPOS). gzip or plain.
 
         Raises HeadwiseError, with the line, for a sentence with another number of tags than words.
         """
         names = [spec] if isinstance(spec, str | PathLike) else list(spec)
         if len(names) != 1:
             raise HeadwiseError(f"Tagged text is one file, but {len(names)} were given: {names}.")
+        if str(names[0]).startswith(DATASETS):
+            dataset, name, _ = dataset_named(names[0])
+            return cls.from_rows(dataset, name, cache)
         file = existing_file(names[0])
         rows = tree_rows(file) if is_tree(file) else column_rows(file)
         if is_table(file) and not has_columns(file):
@@ -76,11 +79,17 @@ class TaggedText(TextRows):
 
 
 def is_tagged(spec: Any) -> bool:
-    """Whether a user names a file of tagged sentences: a table with such columns, a treebank, or a word a line with as many
-    columns in all lines, at least two. A table without any text is one, which `TaggedText` refuses."""
+    """Whether a user names tagged sentences: a table or a data set with such columns, a treebank, or a word a line with as
+    many columns in all lines, at least two. A table without any text is one, which `TaggedText` refuses."""
     names = [spec] if isinstance(spec, str | PathLike) else list(spec)
-    if len(names) != 1 or str(names[0]).startswith("datasets:"):
+    if len(names) != 1:
         return False
+    if str(names[0]).startswith(DATASETS):
+        _, _, query = str(names[0]).partition("?")
+        # A column that is named holds text.
+        return "text=" not in query and any(
+            name in dataset_named(names[0])[0].column_names for name in WORDS
+        )
     file = existing_file(names[0])
     if is_table(file) and not has_columns(file):
         first = next(iter(whole_lines(file)))

@@ -399,12 +399,22 @@ def _read_table(wanted: type[AnyStored], file: Path, cache: AnyPath | None) -> A
 
 
 def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None) -> AnyStored:
-    """The text of "datasets:NAME?option=value". Options are `split`, `config` and the columns, each with its name in the
-    data set."""
+    """The text of "datasets:NAME?option=value"."""
+    dataset, name, options = dataset_named(spec, wanted.columns)
+    keys = [options.get(column, column) for column in wanted.columns]
+    rows = cells_of(_dataset_records(dataset, name, keys), keys, wanted.numbered)
+    return wanted._write(rows, name, cache, classes=declared_classes(dataset, keys[-1]))
+
+
+def dataset_named(
+    spec: AnyPath, columns: Sequence[str] = ()
+) -> tuple[Dataset, str, dict[str, str]]:
+    """The data set of "datasets:NAME?option=value", its name and split for people, and the options: `split`, `config` and
+    these columns, each with its name in the data set."""
     name, _, query = str(spec).removeprefix(DATASETS).partition("?")
     # An option that is given twice counts as the last one.
     options = {key: values[-1] for key, values in parse_qs(query, keep_blank_values=True).items()}
-    allowed = (*wanted.columns, "split", "config")
+    allowed = (*columns, "split", "config")
     unknown = options.keys() - {*allowed}
     if unknown:
         wrong = min(unknown)
@@ -412,11 +422,7 @@ def _read_dataset(wanted: type[AnyStored], spec: AnyPath, cache: AnyPath | None)
             f"'{wrong}' in '{spec}' is not an option{did_you_mean(wrong, allowed)}: there are {', '.join(allowed)}."
         )
     split = options.get("split", "train")
-    dataset = _loaded(name, options.get("config"), split)
-    keys = [options.get(column, column) for column in wanted.columns]
-    rows = cells_of(_dataset_records(dataset, name, keys), keys, wanted.numbered)
-    classes = declared_classes(dataset, keys[-1])
-    return wanted._write(rows, f"{name}[{split}]", cache, classes=classes)
+    return _loaded(name, options.get("config"), split), f"{name}[{split}]", options
 
 
 def records_of(file: Path, *keys: str) -> Records:

@@ -150,7 +150,7 @@ def test_formats_of_files(form: str, tmp_path: Path) -> None:
     assert found.value["loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_data_sets_and_rows_in_python() -> None:
+def test_data_sets_and_rows_in_python(tmp_path: Path) -> None:
     model = tagger()
     columns = {
         "tokens": [row[0] for row in ROWS],
@@ -163,6 +163,10 @@ def test_data_sets_and_rows_in_python() -> None:
     rows = [dict(zip(("tokens", "tags"), row, strict=True)) for row in ROWS]
     for given in (data, rows, ROWS):
         assert [*model.task.text_of(given)] == ROWS
+    data.to_parquet(str(tmp_path / "a.parquet"))
+    data.save_to_disk(str(tmp_path / "saved"))
+    for name in ("a.parquet", "saved"):
+        assert [*model.task.read(f"datasets:{tmp_path / name}")] == ROWS
 
 
 @pytest.mark.parametrize(
