@@ -147,6 +147,20 @@ def test_numbers_against_a_slow_twin(made: Made) -> None:
         assert found.p == pytest.approx(p)
 
 
+@pytest.mark.parametrize("made", MADE[:3])
+def test_the_units_on_which_a_model_is_worse(made: Made) -> None:
+    """Against the quality of every unit alone."""
+    answers, worth = made(12)
+    quality = answers.quality
+    alone = [[worth[quality](model, np.array([unit])) for unit in range(12)] for model in range(3)]
+    lost = {unit: quality.better * (alone[0][unit] - alone[2][unit]) for unit in range(12)}
+    worst = sorted((unit for unit in lost if lost[unit] > 0), key=lambda unit: -lost[unit])[:4]
+    found = answers.worse(2, 0, 4)
+    assert worst and [unit for unit, _, _ in found] == worst
+    for unit, before, after in found:
+        assert (before, after) == pytest.approx((alone[0][unit], alone[2][unit]))
+
+
 @pytest.mark.parametrize("made", MADE)
 def test_few_differing_units_are_tested_exactly(made: Made) -> None:
     """Every way of swapping them, in texts written out. p is the same both ways."""

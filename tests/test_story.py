@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import pipeline
 
 import headwise as hw
 from headwise.core.heads import HeadMap
@@ -20,6 +21,7 @@ from models.tasks.test_classifiers import classifier, drawn
 from refusals import refuses
 
 Call = Callable[..., tuple[int, str, str]]
+CUT = ["--set", "pruning.measure='random'", "--set", "pruning.repair=false"]
 QUICK = ["--set", "speed={sentences=2, rounds=1}", "--set", "scoring.measures=['confidence']"]
 
 
@@ -90,6 +92,37 @@ def test_a_page_of_every_task(call: Call, tmp_path: Path, text: str, kind: str) 
     assert status == 0 and (out / "report.html").stat().st_mtime_ns >= before
     figure = hw.figure("importance", out, out=tmp_path / "a.svg", measures=["confidence"])
     assert "Confidence" in figure.read_text()
+
+
+def test_texts_that_became_worse_stand_on_the_page(call: Call, tmp_path: Path) -> None:
+    """A classifier's are those that the full model has right, by transformers, and the smaller one wrong."""
+    model = classifier(initializer_range=1.0)  # whose heads decide
+    number_of = model.hf.config.label2id
+    rows = drawn(60, 0)
+    texts = []
+    for name, some in (("own.tsv", drawn(60, 1)), ("dev.tsv", rows)):
+        lines = ["text\tlabel", *(f"{one}\t{label}" for one, label in some)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        texts.append(tmp_path / name)
+    folder, out = model.save(tmp_path / "model"), tmp_path / "out"
+    words = ["story", folder, "--text", texts[0], "--dev", texts[1]]
+    status, _, said = call(*words, "--keep", 1, "--out", out, *CUT, *QUICK)
+    assert status == 0, said
+    run = hw.Run(out)
+    whole, small = (
+        pipeline("text-classification", model=one.hf, tokenizer=one.tokenizer, device="cpu")
+        for one in (model, hw.load(out / "pruned" / str(run.chosen)))
+    )
+    worse = []
+    for number, (one, label) in enumerate(rows, start=1):
+        answers = [number_of[own(one)[0]["label"]] for own in (whole, small)]
+        if answers[0] == int(label) != answers[1]:
+            worse.append(number)
+    found = run.finished.worse_texts(run.finished.chosen)
+    assert worse and [one.number for one in found] == worse[:5]
+    assert all((one.before, one.after) == (100, 0) for one in found)
+    assert "right → wrong" in said
+    assert rows[worse[0] - 1][0] in (out / "report.html").read_text()
 
 
 def test_a_text_is_needed(refused: Callable[..., str], tmp_path: Path) -> None:

@@ -143,6 +143,20 @@ class Answers:
         """Whether every unit is one yes or no, so that shares of them are exact by the binomial distribution."""
         return self.quality.is_share and bool((self.weights == 1).all())
 
+    def worse(self, model: int, to: int, count: int) -> list[tuple[int, float, float]]:
+        """The units on which a model is worse than another one (`to`), the worst first, at most `count`: their number, and
+        their own quality in that one and in this one."""
+        assert self.quality.value is not None
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            before, after = (self.quality.value(self.own(one)) for one in (to, model))
+            lost = self.quality.better * (before - after)
+        # A unit of which nothing is asked has no value.
+        lost[~np.isfinite(lost)] = 0.0
+        order = np.argsort(-lost, kind="stable")[:count]
+        return [
+            (int(unit), float(before[unit]), float(after[unit])) for unit in order if lost[unit] > 0
+        ]
+
     def number(self, model: int = 0, seed: int = 0) -> Number:
         """The quality of a model with its 95 % interval: exact for a share, else by the bootstrap. With few units there is
         none."""
@@ -290,6 +304,14 @@ class Similarities(Answers):
         if number.low is None or number.high is None:
             return number
         return replace(number, low=max(-100.0, number.low), high=min(100.0, number.high))
+
+    def worse(self, model: int, to: int, count: int) -> list[tuple[int, float, float]]:
+        """The sentences that have another nearest one, in the order of the text: their number, and that of the nearest."""
+        if not len(self.nearest):
+            return []
+        before, after = self.nearest[:, 1 + to], self.nearest[:, 1 + model]
+        moved = np.flatnonzero(before != after)[:count]
+        return [(int(unit), float(before[unit]), float(after[unit])) for unit in moved]
 
     def exact_p(self, model: int, to: int, differ: np.ndarray) -> float:
         """None: pairs share sentences, so they cannot be swapped one by one."""

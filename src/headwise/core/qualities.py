@@ -172,6 +172,7 @@ ACCURACY = QualityMeasure(
     whole=100,
     unit=f"{NO_BREAK}points",
     is_share=True,
+    over="texts",
 )
 SIMILARITY = QualityMeasure(
     name="similarity",

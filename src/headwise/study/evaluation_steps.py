@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.core.answers import Answers, read_answers
+from headwise.core.answers import Answers, Similarities, read_answers
 from headwise.core.folders import below, write_text
 from headwise.core.layout import HeadMask
 from headwise.core.measured import choose_smallest
@@ -28,6 +28,8 @@ from headwise.study.step import Step
 from headwise.study.variants import FULL, Variant
 from headwise.study.watches import LENGTH, doubts_of, length_ratio
 
+WORSE_TEXTS = 5  # of a model, that the report shows
+LONGEST_SHOWN = 300  # letters of them
 UNDECIDED_SHARE = 0.5  # share of undecided gates from which on a model is no result
 
 
@@ -57,6 +59,10 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
     def further_numbers(self, own: Answers, full: Answers) -> dict[str, tuple[float | None, ...]]:
         """What else is worth a number of a model's answers, beside those of the full model."""
         return {}
+
+    def worse(self, run: RunContext, own: Answers, full: Answers) -> list[dict[str, Any]]:
+        """Some texts on which a model is worse than the full one, with what both make of them."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,28 @@ class MeasureLosses(
         answers = read_answers(below(run.folder, f"{self.name}.npz"))
         return answers.of((FULL, *self.variants).index(variant))
 
+    def worse(self, run: RunContext, own: Answers, full: Answers) -> list[dict[str, Any]]:
+        lines = [in_words(row) for row in run.text(self.split)]
+        # Windows of long documents are no rows of the text.
+        if len(lines) != (len(own.nearest) if isinstance(own, Similarities) else len(own.weights)):
+            return []
+        rows = []
+        for number, before, after in full.beside(own).worse(1, 0, WORSE_TEXTS):
+            made: tuple[float | str, float | str] = before, after
+            if isinstance(own, Similarities):
+                made = lines[int(before)], lines[int(after)]
+            row = (number + 1, lines[number], *made)
+            rows.append(dict(zip(("number", "text", "before", "after"), row, strict=True)))
+        return rows
+
+
+def in_words(row: Any) -> str:
+    """A row of a text, as it is read: its sentences, words and labels; of a recording what is said in it."""
+    parts = row if isinstance(row, list | tuple) else [getattr(row, "text", row)]
+    said = [" ".join(part) if isinstance(part, list | tuple) else str(part) for part in parts]
+    text = " · ".join(said)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+
 
 @dataclass(frozen=True)
 class CompareAnswers(Step, ABC, stage="evaluate", name_format=""):
@@ -216,10 +244,10 @@ class Evaluate(
     """The quality of a model's answers, and how it changed from others, of which the full model is the first.
 
     The result: `numbers` by measure, `signatures`, how many `sentences`, `against`: the change from each other by name,
-    and `doubts`: sentences about what went wrong.
+    `doubts`: sentences about what went wrong, and `worse`: some texts on which the model is worse than the full one.
     """
 
-    VERSION = 5  # doubts, and the length of translations
+    VERSION = 6  # texts that became worse
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         own = self.answer.read(run, self.variant)
@@ -229,12 +257,14 @@ class Evaluate(
             numbers[quality.name] = astuple(own.by(quality).number(seed=run.plan.seed))
             signatures[f"{quality.name}_signature"] = made
         against = {}
+        worse = []
         for other, answer in self.others:
             others = answer.read(run, other)
             against[other.name] = self.change(run, own, others)
             # Once, not for each of the others: they are facts of this model beside the full one.
             if other == FULL:
                 numbers |= self.answer.further_numbers(own, others)
+                worse = self.answer.worse(run, own, others)
 
         def training() -> Mapping[str, Any] | None:
             return model_step(self.variant).result(run)
@@ -248,6 +278,7 @@ class Evaluate(
             "signatures": signatures,
             "sentences": len(own.weights),
             "against": against,
+            "worse": worse,
         }
 
 

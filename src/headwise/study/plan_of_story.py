@@ -73,7 +73,7 @@ def story_lines(plan: Plan, model: Model) -> list[str]:
     data = plan.data
     reads = [f"reads {named(data.train)}"]
     if data.held_out is not None:
-        reads.append(f"measures on {data.held_out} of its sentences")
+        reads.append(f"measures on {data.held_out} of its {model.task.quality.over}")
     else:
         reads.append(f"measures on {named(data.dev)}")
     if data.test is not None:

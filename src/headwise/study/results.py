@@ -204,6 +204,7 @@ class Tables:
             "settings": {},
             "failed": dict(self.schedule.failed),
             "sentences": {},
+            "worse": {},
         }
         for split in ("dev", "test"):
             if number := self.result(f"evaluate/{split}/{FULL.name}").get("sentences"):
@@ -218,6 +219,13 @@ class Tables:
             doubts = [*build.get("doubts", []), *evaluated.get("doubts", [])]
             if doubts:
                 facts["doubts"][variant.name] = doubts
+            worse = {
+                split: rows
+                for split in ("dev", "test")
+                if (rows := self.result(f"evaluate/{split}/{variant.name}").get("worse"))
+            }
+            if worse:
+                facts["worse"][variant.name] = worse
             facts["settings"][variant.name] = self.settings(variant)
         if attention := full.get("attention"):
             facts["attention"] = attention

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.core.folders import Folder
+from headwise.core.qualities import SIMILARITY
 
 if TYPE_CHECKING:
     from headwise.core.layout import HeadMask
@@ -70,7 +71,7 @@ def outcome(out: Path) -> Outcome:
         layouts,
         place,
         next_commands,
-        changed_translations(run),
+        changed_translations(run) or worse_texts(run),
     )
 
 
@@ -92,6 +93,22 @@ def changed_translations(run: FinishedRun) -> list[str]:
             lines.append(
                 f"     {name}: {''.join(f'{part.text}{part.behind}' for part in pieces).strip()}"
             )
+    return lines
+
+
+def worse_texts(run: FinishedRun) -> list[str]:
+    """Texts on which the chosen model is worse, with what both models make of them; nothing without any."""
+    from headwise.faces.report.cost import worse_rows
+
+    rows = worse_rows(run, run.chosen) if run.chosen else []
+    if not rows:
+        return []
+    what = "have another nearest neighbour"
+    if run.quality != SIMILARITY:
+        what = f"became worse most, with their {run.quality.title}"
+    lines = [f"Texts of {run.split} that {what} (full → pruned):"]
+    for number, text, before, after in rows:
+        lines += [f"  {number}. {text}", f"     {before} → {after}"]
     return lines
 
 

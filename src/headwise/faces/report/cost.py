@@ -15,10 +15,10 @@ import pandas as pd
 
 from headwise.core.layout import HeadMask
 from headwise.core.measured import FINE_TUNED, UNPRUNED
-from headwise.core.qualities import AGREEMENT, BLEU, NEIGHBOURS, VERDICTS, Number
+from headwise.core.qualities import AGREEMENT, BLEU, NEIGHBOURS, SIMILARITY, VERDICTS, Number
 from headwise.data.scripts import letters_of, word_units
 from headwise.faces.report import models
-from headwise.faces.report.format import capital, kinds_among, quantity, size
+from headwise.faces.report.format import capital, kinds_among, percent, quantity, size
 from headwise.faces.report.models import ModelRow, tested_text
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
@@ -352,6 +352,51 @@ def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
         return None
     examples = choose_examples(run)
     return None if examples is None else {"examples": examples, "chosen": run.chosen}
+
+
+@section(
+    "worse",
+    heading="Texts that became worse",
+    question="On which texts is the smaller model worse?",
+    story=True,
+    order=125,
+    files=("run.json",),
+    brought_by="a pruned model that was chosen, of a task without translations",
+)
+def worse_texts_section(run: FinishedRun) -> dict[str, Any]:
+    """A row for each text; empty where none became worse, and of translations, which stand side by side."""
+    chosen = run.chosen
+    rows = [] if chosen is None else worse_rows(run, chosen)
+    if chosen is None or not rows:
+        return {}
+    name = "nearest neighbour" if run.quality == SIMILARITY else run.quality.title
+    columns: Columns = {
+        "line": lambda row: row[0],
+        "text": lambda row: row[1],
+        f"{name}, full model": lambda row: row[2],
+        f"{name}, {chosen['kept']} heads": lambda row: row[3],
+    }
+    how = "have another nearest neighbour" if run.quality == SIMILARITY else "became worse most"
+    said = f"Texts of {run.split} that {how} without the other heads: not the typical ones."
+    found = table("Texts that became worse", rows, columns)
+    return {"found": found, "said": said}
+
+
+def worse_rows(run: FinishedRun, model: ModelRow) -> list[tuple[str, str, str, str]]:
+    """The number and words of some texts on which a model is worse than the full one, and what both make of them."""
+    return [
+        (str(one.number), one.text, made_text(run, one.before), made_text(run, one.after))
+        for one in run.worse_texts(model)
+    ]
+
+
+def made_text(run: FinishedRun, made: float | str) -> str:
+    """What a model makes of a text: `right` and `wrong` of one class, `75 %` of several, a number, or another text."""
+    if isinstance(made, str):
+        return made
+    if run.quality.is_share:
+        return {0: "wrong", 100: "right"}.get(made, percent(made / 100))
+    return f"{made:.3g}{run.quality.scale.strip()}"
 
 
 def choose_examples(run: FinishedRun) -> Examples | None:

@@ -72,6 +72,7 @@ BY_NAME = (
     "settings",
     "signature",
     "versions",
+    "worse",
 )
 MOST_ROWS = 400_000  # of one table: 100 layers of 128 heads by 30 measures; a page of more would take all memory
 MOST_SECONDS = 10**10  # of a step
@@ -86,6 +87,17 @@ class SettingFacts(BaseModel):
     against: dict[str, str] | None = None
 
 
+class WorseText(BaseModel):
+    """A text on which a model is worse than the full one, and what that one and this one make of it: their quality there,
+    or, of embeddings, the nearest other text."""
+
+    model_config = ConfigDict(strict=True)
+    number: int
+    text: str
+    before: float | str
+    after: float | str
+
+
 class Facts(BaseModel):
     """The facts in run.json whose types are checked."""
 
@@ -94,6 +106,7 @@ class Facts(BaseModel):
     attention: dict[str, list[str]] = {}
     settings: dict[str, SettingFacts] | None = None
     failed: dict[str, Any] | None = None
+    worse: dict[str, dict[str, list[WorseText]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -208,6 +221,11 @@ class FinishedRun:
         """The quality of a model, or its change from another one, on a text, by default the one that is reported."""
         split = split or self.split
         return models.measured(model, self.quality_on(split).name, split, reference)
+
+    def worse_texts(self, model: ModelRow) -> list[WorseText]:
+        """Some texts on which a model is worse than the full one, of those that are reported."""
+        rows = self.facts["worse"].get(model["setting"], {}).get(self.split, [])
+        return [WorseText(**row) for row in rows]
 
     def only_tried(self, model: ModelRow) -> bool:
         """Whether a model was measured on dev, and the reported text was not read for it."""
