@@ -780,7 +780,7 @@ class TestPruning:
         status, out, err = call(*words, "--out", tmp_path / "out", *more)
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
         assert (
-            "every tenth sentence" in err and "perplexity on dev" in err and "headwise score" in err
+            "every tenth line" in err and "perplexity on dev" in err and "headwise score" in err
         )
         assert hw.load(tmp_path / "out/pruned/greedy-confidence-1").heads.total == 1
         two = tmp_path / "two"

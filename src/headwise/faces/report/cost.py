@@ -361,7 +361,8 @@ def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
     story=True,
     order=125,
     files=("run.json",),
-    brought_by="a pruned model that was chosen, of a task without translations",
+    brought_by="a pruned model that was chosen",
+    qualities=("perplexity", "accuracy", "similarity", "wer"),
 )
 def worse_texts_section(run: FinishedRun) -> dict[str, Any]:
     """A row for each text; empty where none became worse, and of translations, which stand side by side."""
