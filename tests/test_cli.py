@@ -779,9 +779,7 @@ class TestPruning:
         more = ["--max-drop", "1000", "--measure", "confidence", "--rescore", "--repair"]
         status, out, err = call(*words, "--out", tmp_path / "out", *more)
         assert status == 0 and out == f"{tmp_path}/out/pruned/greedy-confidence-1\n"
-        assert (
-            "every tenth line" in err and "perplexity on dev" in err and "headwise score" in err
-        )
+        assert "every tenth line" in err and "perplexity on dev" in err and "headwise score" in err
         assert hw.load(tmp_path / "out/pruned/greedy-confidence-1").heads.total == 1
         two = tmp_path / "two"
         status, out, err = call(

@@ -118,7 +118,9 @@ def test_texts_that_became_worse_stand_on_the_page(call: Call, tmp_path: Path) -
         answers = [number_of[own(one)[0]["label"]] for own in (whole, small)]
         if answers[0] == int(label) != answers[1]:
             worse.append(number)
-    found = run.finished.worse_texts(run.finished.chosen)
+    chosen = run.finished.chosen
+    assert chosen is not None
+    found = run.finished.worse_texts(chosen)
     assert worse and [one.number for one in found] == worse[:5]
     assert all((one.before, one.after) == (100, 0) for one in found)
     assert "right → wrong" in said

@@ -193,7 +193,8 @@ class MeasureLosses(
         return answers.of((FULL, *self.variants).index(variant))
 
     def worse(self, run: RunContext, own: Answers, full: Answers) -> list[dict[str, Any]]:
-        lines = [in_words(row) for row in run.text(self.split)]
+        text: Any = run.text(self.split)  # each sort has rows of its own
+        lines = [in_words(row) for row in text]
         # Windows of long documents are no rows of the text.
         if len(lines) != (len(own.nearest) if isinstance(own, Similarities) else len(own.weights)):
             return []

@@ -396,7 +396,7 @@ def made_text(run: FinishedRun, made: float | str) -> str:
     if isinstance(made, str):
         return made
     if run.quality.is_share:
-        return {0: "wrong", 100: "right"}.get(made, percent(made / 100))
+        return {0.0: "wrong", 100.0: "right"}.get(made) or percent(made / 100)
     return f"{made:.3g}{run.quality.scale.strip()}"
 
 
