@@ -12,7 +12,7 @@ from headwise.core.heads import Head, Kind
 from headwise.models.attention.backward import words_of
 
 # Types of layers in configurations of hybrid models.
-WITHOUT_HEADS = {
+LAYERS_WITHOUT_HEADS = {
     "linear_attention",
     "conv",
     "moe",
@@ -98,10 +98,13 @@ def declared_heads(model: nn.Module) -> int | None:
     decoder_heads = first("decoder_attention_heads") or heads
     if config.is_encoder_decoder:
         # Self and cross; Firefox's decoders have an SSRU in place of self-attention.
-        attentions = 1 if getattr(config, "decoder_autoreg", None) in WITHOUT_HEADS else 2
+        attentions = 1 if getattr(config, "decoder_autoreg", None) in LAYERS_WITHOUT_HEADS else 2
         return layers * heads + attentions * decoder_layers * decoder_heads or None
     # The decoder of an encoder-decoder alone (`BartForCausalLM`), whose configuration has both numbers.
     if getattr(config, "is_decoder", False):
         layers, heads = decoder_layers, decoder_heads
     types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
-    return heads * (sum(type not in WITHOUT_HEADS for type in types) if types else layers) or None
+    return (
+        heads * (sum(type not in LAYERS_WITHOUT_HEADS for type in types) if types else layers)
+        or None
+    )
