@@ -146,20 +146,21 @@ def test_normalised_rows_have_length_one_in_every_layer_and_kind() -> None:
 
 
 def test_a_scaled_tally_scales_every_resample() -> None:
-    """Two heads in a fixed proportion: normalised they are the same in every text that is drawn."""
+    """Two heads nearly in a fixed proportion: normalised they are nearly the same in every text that is drawn."""
     measured = SentenceSums(HeadMap({"cross": (2,)}), scale=to_unit_norm)
     add_all(
         [
             (
                 measured,
                 Site("cross", 0),
-                torch.rand(20, 1) * torch.tensor([[3.0, 4.0]]),
+                torch.rand(20, 1) * (torch.tensor([[3.0, 4.0]]) + torch.rand(20, 2) / 1000),
                 torch.ones(20),
             )
         ]
     )
     for row, value in zip(measured.rows("gradient.normalised"), (0.6, 0.8), strict=True):
-        assert (row["value"], row["low"], row["high"]) == pytest.approx((value, value, value))
+        assert row["low"] < row["value"] < row["high"]
+        assert (row["low"], row["high"]) == pytest.approx((value, value), abs=0.001)
 
 
 def test_all_zero_stays_zero() -> None:
