@@ -78,13 +78,12 @@ def first_layer(run: FinishedRun) -> str:
         return ""
     first = of_kind(run.heads, kind)
     first = first[first["layer"] == 0].dropna(subset=["value"])
-    relevance, confidence = (
-        of_measure(first, name).set_index("head")["value"] for name in measures
-    )
-    top = relevance.idxmax() if len(relevance) else None
+    rows = [of_measure(first, name) for name in measures]
+    relevance, confidence = (dict(zip(one["head"], one["value"], strict=True)) for one in rows)
+    top = max(relevance, key=relevance.__getitem__, default=None)
     if top not in confidence:
         return ""
-    place = 1 + (confidence > confidence[top]).sum()
+    place = 1 + sum(value > confidence[top] for value in confidence.values())
     return (
         f"The most relevant head of the first layer, {kind}/0/{top}, is number {place} of {len(confidence)} there by "
         f"confidence ({two_decimals(confidence[top])}); in their models Voita et al. (2019, section 4) found that head not "
