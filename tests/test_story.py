@@ -68,6 +68,21 @@ def test_what_it_reads_and_does_is_said_before_work(text: str) -> None:
     assert not plan.roles.words
 
 
+@pytest.mark.parametrize("kind", ["marian", "gpt2", "embedder"])
+def test_a_text_too_short_for_repair_is_told_before_work(tmp_path: Path, kind: str) -> None:
+    """The story goes by the task's usual score then; who asked for repair gets the refusal of repair."""
+    model = embedder() if kind == "embedder" else asker(kind)
+    short = tmp_path / "short.txt"
+    short.write_text("\n".join(sentences(4, 0)) + "\n")
+    plan, lines = completed_story(story(str(short)), model)
+    (sweep,) = plan.pruning
+    assert isinstance(sweep, GreedySweep) and not sweep.repair
+    assert sweep.measure == [model.task.usual_score] and "tokens: give at least" in lines[-1]
+    for asked in ({"repair": True}, {"measure": ["repair"]}):
+        plan, lines = completed_story(story(str(short), pruning=asked), model)
+        assert "tokens: give" not in lines[-1], "it is refused where it works"
+
+
 @pytest.mark.parametrize("kind", ["marian", "gpt2", "bert", "embedder", "classifier"])
 def test_a_page_of_every_task(call: Call, tmp_path: Path, text: str, kind: str) -> None:
     if kind == "classifier":

@@ -21,6 +21,7 @@ from headwise.roles.behaviour import FALSE_WORDS
     order=28,
     files=("words.csv",),
     brought_by="roles.words",
+    qualities=("bleu", "agreement"),
 )
 def head_words_section(run: FinishedRun) -> dict[str, Any]:
     """The table of the words that are confirmed."""
