@@ -154,8 +154,8 @@ def test_words_follow_from_the_outcome_alone() -> None:
             assert text.startswith("Ship: ") == (follows == Outcome.SHIP), text
             assert "  " not in text and (text.endswith(".") or follows == Outcome.NOT_COMPARED)
     short = FOLLOWS[Outcome.TOO_SHORT](replace(found, texts=8), ACCURACY)
-    assert "8 sentences are too few to tell. To tell a loss of 1 point of accuracy" in short
-    assert "takes about 390 sentences." in short
+    assert "8 texts are too few to tell. To tell a loss of 1 point of accuracy" in short
+    assert "takes about 390 texts." in short
 
 
 def test_more_than_the_limit_lost_to_equal_further_training_is_no_bargain(tmp_path: Path) -> None:
