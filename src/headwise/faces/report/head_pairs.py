@@ -30,6 +30,7 @@ SAME_WORK, NEED_EACH_OTHER = "same work", "need each other"
     order=50,
     files=("interactions.csv",),
     brought_by="scoring.interactions, a number of pairs to switch off together",
+    qualities=("bleu", "agreement", "perplexity", "accuracy", "wer"),
 )
 def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
     """The map of all pairs and the table of the strongest; None where no pairs were tried.

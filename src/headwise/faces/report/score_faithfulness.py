@@ -54,6 +54,7 @@ RANKINGS = {"once": "scored once", "rescored": "scored again after each step"}
     order=40,
     files=("faithfulness.csv", "curves.csv"),
     brought_by="scoring.judge = true, and ablation.zero among scoring.measures",
+    qualities=("bleu", "agreement", "perplexity", "accuracy", "wer"),
 )
 def faithfulness_section(run: FinishedRun) -> dict[str, Any]:
     """The figure of removal, and the table of statistics."""
