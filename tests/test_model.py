@@ -464,6 +464,19 @@ def test_the_start_token_may_stand_in_the_generation_settings_alone(
             start_token(model.hf)
 
 
+def test_two_start_tokens_are_said(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+    """transformers writes by one and computes its loss by the other; so both numbers are right, of different targets."""
+    folder = Model(tiny("marian"), tokenizer, "marian").save(tmp_path / "model")
+    place = tampered(folder, decoder_start_token_id=4)
+    settings = json.loads((place / "generation_config.json").read_text())
+    (place / "generation_config.json").write_text(
+        json.dumps(settings | {"decoder_start_token_id": 3})
+    )
+    with pytest.warns(UserWarning, match=r"token 3 by its generation_config.* 4 by its config"):
+        model = load(place)
+    assert start_token(model.hf) == 3
+
+
 def test_options_of_the_search_that_are_none(translator: Model) -> None:
     for options in ({"max_length": 8}, {"beam": 0}, {"length_penalty": float("nan")}):
         with pytest.raises(HeadwiseError, match=f"^Search: .*{next(iter(options))}"):

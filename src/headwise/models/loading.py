@@ -42,6 +42,7 @@ from headwise.core.layout import HeadMask
 from headwise.core.options import DEEPEST
 from headwise.core.progress import without_bars
 from headwise.data.lines import refuse_pointer
+from headwise.models.attention.configuration import other_start
 from headwise.models.attention.discover import discover
 from headwise.models.attention.head_counts import note_origins, states_heads
 from headwise.models.attention.offload import device_of, named_weights
@@ -589,6 +590,8 @@ def from_files(
         warnings.warn(
             f"{source}: {type(hf).__name__} has no place for {few_names(dropped)}.", stacklevel=5
         )
+    if two := other_start(hf):
+        warnings.warn(f"{source}: {two}", stacklevel=5)
     return hf, other_size
 
 

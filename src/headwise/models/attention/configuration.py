@@ -51,6 +51,22 @@ def start_token(model: nn.Module) -> int:
     return start
 
 
+def other_start(model: nn.Module) -> str:
+    """A sentence on two start tokens that a model declares; empty where it declares one. `generate` and headwise go by the
+    first, transformers' own loss by the second."""
+    known: Any = model
+    settings = getattr(known, "generation_config", None)
+    first, second = (
+        getattr(place, "decoder_start_token_id", None) for place in (settings, known.config)
+    )
+    if None in (first, second) or first == second:
+        return ""
+    return (
+        f"targets start with token {first} by its generation_config.json, which headwise and generate go by, and with "
+        f"{second} by its config.json, which training in transformers goes by: losses differ. Make them equal."
+    )
+
+
 def configured_alignment_heads(model: nn.Module) -> list[Head]:
     """The heads whose attention says which source word, or which moment of speech, a token belongs to:
     `alignment_heads` of the generation configuration, [[layer, head], …]. Empty where none are named.
