@@ -142,6 +142,16 @@ def test_texts_that_became_worse_stand_on_the_page(call: Call, tmp_path: Path) -
     assert rows[worse[0] - 1][0] in (out / "report.html").read_text()
 
 
+def test_prune_refuses_such_a_text_before_work(refused: Callable[..., str], tmp_path: Path) -> None:
+    """It was asked for a model that does the same, so it does not go by less."""
+    folder = embedder().save(tmp_path / "model")
+    (tmp_path / "short.txt").write_text("\n".join(sentences(30, 0)) + "\n")
+    words = ["prune", folder, "--text", tmp_path / "short.txt", "--dev", 26, "--keep", 2]
+    said = refused(*words, "--out", tmp_path / "out")
+    assert "Repair fits" in said and "tokens: give at least" in said and "gradient" in said
+    assert not (tmp_path / "out" / ".steps").exists()
+
+
 def test_a_text_is_needed(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "--text FILE" in refused("story", "a/model", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -12,6 +12,8 @@ from headwise.study.plan import GreedySweep, Plan, make_plan
 if TYPE_CHECKING:
     from headwise.models.model import Model
 
+LONG = 1000  # sentences, from which on a text is not counted before work
+
 
 def plan_of(
     model: str,
@@ -81,6 +83,27 @@ def completed(plan: Plan, model: Model) -> tuple[Plan, str | None]:
     if isinstance(sweep, GreedySweep) and sweep.train:
         sweep = sweep.with_train(sweep.train)  # the rate follows the start
     return plan.model_copy(update={"pruning": [sweep]}), note
+
+
+def too_short_for_repair(plan: Plan, model: Model) -> str:
+    """Why the training text does not suffice to fit what is left; empty where it does."""
+    from headwise.models.attention.stages import sublayers
+    from headwise.models.evaluation.last_states import refuse_few_tokens
+    from headwise.models.tasks import held_out
+    from headwise.pruning.repair import TOKENS, inputs_of_text
+
+    text = model.task.unread(model.task.read(plan.data.train))
+    if len(text) > LONG:
+        return ""
+    if plan.data.dev is None:
+        text, _ = held_out(text, plan.data.held_out)
+    try:
+        refuse_few_tokens(
+            model, sublayers(model.hf, model.discovery), inputs_of_text(model, text, TOKENS)
+        )
+    except HeadwiseError as error:
+        return str(error)
+    return ""
 
 
 def usual_choice(model: Model, repair: bool | None) -> tuple[dict[str, Any], str | None]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.core.errors import HeadwiseError
 from headwise.core.options import keep_name
 from headwise.study.plan import GreedySweep, Plan
-from headwise.study.plan_of_prune import completed, plan_of
+from headwise.study.plan_of_prune import completed, plan_of, too_short_for_repair
 
 if TYPE_CHECKING:
     from headwise.models.model import Model
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 SIZES = ["75%", "50%", "25%"]  # the shares of heads that are kept where nobody names any
 # The targets of one-sided text are searched for like this: else the whole model would not agree with itself.
 SEARCH = {"beam": 1, "batch": 50}
-LONG = 1000  # sentences, from which on a text is not counted before work
 MEASURED_APART = {
     "judge": False,
     "untrained": 0,
@@ -78,27 +76,6 @@ def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
     if "translations" in model.task.provides and "words" not in roles.model_fields_set:
         plan = plan.model_copy(update={"roles": roles.model_copy(update={"words": True})})
     return plan, [*story_lines(plan, model), *([note] if note else [])]
-
-
-def too_short_for_repair(plan: Plan, model: Model) -> str:
-    """Why the training text does not suffice to fit what is left; empty where it does."""
-    from headwise.models.attention.stages import sublayers
-    from headwise.models.evaluation.last_states import refuse_few_tokens
-    from headwise.models.tasks import held_out
-    from headwise.pruning.repair import TOKENS, inputs_of_text
-
-    text = model.task.unread(model.task.read(plan.data.train))
-    if len(text) > LONG:
-        return ""
-    if plan.data.dev is None:
-        text, _ = held_out(text, plan.data.held_out)
-    try:
-        refuse_few_tokens(
-            model, sublayers(model.hf, model.discovery), inputs_of_text(model, text, TOKENS)
-        )
-    except HeadwiseError as error:
-        return str(error)
-    return ""
 
 
 def story_lines(plan: Plan, model: Model) -> list[str]:

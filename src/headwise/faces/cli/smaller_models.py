@@ -119,7 +119,7 @@ def prune(
         Folder(out).make()
     from headwise.models.devices import usable
     from headwise.models.loading import load
-    from headwise.study.plan_of_prune import completed
+    from headwise.study.plan_of_prune import completed, too_short_for_repair
 
     given = None
     left = {"kinds"} | ({"measure"} if isinstance(plan.pruning[0], GreedySweep) else set())
@@ -129,6 +129,11 @@ def prune(
         plan, note = completed(plan, given)
         if note and not quiet:
             write(Console(highlight=False, stderr=True), note)
+        (sweep,) = plan.pruning
+        if isinstance(sweep, GreedySweep) and sweep.repair:
+            short = too_short_for_repair(plan, given)
+            if short:
+                raise HeadwiseError(short)
     run_plan(plan, out, quiet, device, dry_run, result="pruned", given=given)
 
 
