@@ -154,7 +154,7 @@ MISTAKES = [
     ("push lm myrepo --dry-run", "give owner/name"),
     ("data get multi3k", "(did you mean 'multi30k'?)"),
     # Runs
-    ("report lm", "without run.json … the --out folder of a finished study: give that"),
+    ("report lm", "without a study, scores or roles: give the --out folder"),
     ("run ./lm", "is a folder: give the path of a TOML file"),
     ("run a.txt", "not valid TOML"),
     ("run plan.toml --only prunning", "(did you mean 'prune'?), but the stages are"),

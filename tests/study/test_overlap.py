@@ -63,7 +63,7 @@ def test_a_number_of_dev_sentences(tmp_path: Path, call: Any, refused: Any) -> N
     file.write_text("\n".join(sentences(40, 0)) + "\n")
     words = ("prune", tmp_path / "model", "--text", file, "--keep", "2", "--out", tmp_path / "out")
     status, out, err = call(*words, "--dev", "12", "--dry-run")
-    assert status == 0 and "12 sentences of the training text are held out" in out, err
+    assert status == 0 and "12 lines of the training text are held out" in out, err
     assert "dev text has 12 sentences" in out
     assert "from 1 to 39" in refused(*words, "--dev", "50", "--dry-run")
     assert "--dev 0" in refused(*words, "--dev", "0")

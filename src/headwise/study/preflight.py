@@ -176,8 +176,11 @@ def missing_texts(plan: Plan) -> Iterator[str]:
     for name, texts in (plan.languages or {"": plan.data}).items():
         of = f" of {name}" if name else ""
         if texts.dev is None and texts.embedded is None:
-            many = "every tenth line" if texts.held_out is None else f"{texts.held_out} lines"
-            yield f"No dev text{of} is named: {many} of the training text are held out for it."
+            share = texts.held_out
+            lines = "every tenth line of the training text is"
+            if share is not None:
+                lines = f"{share} lines of the training text are"
+            yield f"No dev text{of} is named: {lines} held out for it."
         if not texts.has_test:
             yield f"No test text{of} is named: the report has dev numbers only."
 

@@ -130,7 +130,7 @@ def test_what_is_no_run_or_stands_in_the_place_of_the_page_is_refused_and_left_a
     run_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(HeadwiseError, match="--out folder of a finished study"):
+    with pytest.raises(HeadwiseError, match="give the --out folder"):
         report(tmp_path / "empty")
     assert not list((tmp_path / "empty").iterdir())
     (run_folder / "report.html").mkdir()
@@ -193,7 +193,7 @@ def test_figure_1_says_which_score_agrees_with_ablation_and_what_was_tested(
     lower = cells({"high": 0.61}, measure="lrp.ding", statistic="spearman", against="ablation.zero")
     change(run_folder, {"faithfulness.csv": lower, "heads.csv": with_cross})
     encoder, _, other = captions()
-    assert "(LRP-Ding: 0.66 [0.57, 0.61], lower). Rows" in encoder
+    assert "(LRP-Ding: 0.66 [0.57, 0.61], lower)." in encoder
     for caption in (encoder, other):
         assert caption.partition(" Order:")[0].endswith("tested for encoder heads only.")
     assert "exact ablation" not in other and "Grey" not in other

@@ -95,7 +95,7 @@ def test_what_is_missing_is_named(parts: list[Path], tmp_path: Path) -> None:
     refuses(lambda: hw.figure("roles", roles, out=out, width="wide"), "column, page")
     refuses(lambda: hw.figure("roles", roles, out=out, kind="encoder"), "no kind of heads")
     refuses(lambda: hw.figure("roles", out=out), "No folder was named")
-    refuses(lambda: hw.figure("roles", tmp_path, out=out), "headwise score, roles, prune")
+    refuses(lambda: hw.figure("roles", tmp_path, out=out), "headwise score, roles, story")
     refuses(
         lambda: hw.figure("importance", scores, out=out, measures=["gate"]),
         "No head was scored by 'gate'",

@@ -384,9 +384,9 @@ def read_part(folder: Path) -> FinishedRun:
         roles = _read_roles(folder)
         signature = dict(roles.facts).get("signature", {})
     else:
-        found = "no folder" if not folder.is_dir() else "a folder with neither of these"
+        found = "a folder without a study, scores or roles" if folder.is_dir() else "no folder"
         raise HeadwiseError(
-            f"{folder} is {found}: give a folder that headwise score, roles, prune or a study wrote."
+            f"{folder} is {found}: give the --out folder of headwise score, roles, story, prune or run."
         )
     facts |= {"signature": signature, "versions": signature.get("versions") or {}}
     facts["model"] = signature.get("model")
