@@ -220,8 +220,9 @@ def own_targets(run: RunContext) -> Iterator[str]:
     if not run.reads_targets:
         splits = [split for split in splits if split != "train"]
     if splits and run.task.text_class is ParallelText:
+        texts = "text has" if len(splits) == 1 else "texts have"
         yield (
-            f"The {' and '.join(splits)} text has one side: the model's own greedy translations stand for the other, and "
+            f"The {' and '.join(splits)} {texts} one side: the model's own greedy translations stand for the other, and "
             "quality is agreement with them (100: all are equal), not BLEU."
         )
 
