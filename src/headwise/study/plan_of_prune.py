@@ -92,6 +92,8 @@ def too_short_for_repair(plan: Plan, model: Model) -> str:
     from headwise.models.tasks import held_out
     from headwise.pruning.repair import TOKENS, inputs_of_text
 
+    if plan.data.train is None:
+        return ""  # the embedded corpus, of which a plan says how much
     text = model.task.unread(model.task.read(plan.data.train))
     if len(text) > LONG:
         return ""
