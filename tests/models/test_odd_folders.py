@@ -87,7 +87,6 @@ def test_a_variant_has_another_name(folder: Path) -> None:
 
 
 def test_a_tokenizer_that_needs_a_package_names_it(folder: Path) -> None:
-    pytest.importorskip("transformers")
     file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text())
     settings |= {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "no-such"}

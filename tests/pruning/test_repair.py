@@ -82,11 +82,10 @@ def test_stages_are_the_model(family: str) -> None:
         assert torch.equal(model.hf(**batch(model.hf))[0], whole)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Not T5's: its heads differ by their position biases, whatever their weights are.
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "t5"])
 def test_a_copy_of_another_head_is_restored(family: str) -> None:
     """All of what it did can be given to the other one."""
-    if family == "t5":
-        pytest.skip("its heads differ by their position biases, whatever their weights are")
     model = model_of(family)
     gone = copied(model)
     made = repaired(

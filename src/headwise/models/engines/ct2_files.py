@@ -75,7 +75,7 @@ def places_in_model(hf: Any, discovery: Discovery) -> dict[Site, HeadPlaces]:
     if aligned:
         site = Site("cross", layer)
         others = [head for head in places[site].query if head not in aligned]
-        # CTranslate2 averages the first heads of the layer, as many as it is told.
+        # CTranslate2 averages the first heads of the layer, as many as the model file says.
         places[site] = HeadPlaces([*aligned, *others], [*aligned, *others])
     return places
 
@@ -201,7 +201,7 @@ def target_prefix(hf: Any, tokenizer: Any) -> list[str]:
 def prefix_note(prefix: list[str]) -> str:
     """What a caller has to do, in words."""
     return (
-        f"translations begin with {prefix[0]}, which CTranslate2 is told by its caller: give target_prefix="
+        f"translations begin with {prefix[0]}, which no file of CTranslate2 can say: give target_prefix="
         f"[{json.dumps(prefix)}], once for each sentence, and leave it out of the result"
     )
 
