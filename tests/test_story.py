@@ -184,3 +184,28 @@ def test_in_python_it_is_the_same_plan(call: Call, tmp_path: Path, text: str) ->
     status, _, said = call(*words)
     assert status == 0 and (out / "plan.toml").read_text() == plan, said
     refuses(lambda: hw.story(asker("gpt2"), text), "save the model")  # type: ignore[arg-type]
+
+
+def test_a_language_model_continues_the_texts_that_became_worse(call: Call, tmp_path: Path) -> None:
+    """Side by side on the page, as transformers' own `generate` without sampling, before the end that a tokenizer adds."""
+    model = asker("gpt2")
+    assert model.tokenizer("a b")["input_ids"][-1] == model.tokenizer.eos_token_id
+    model.hf.generation_config.do_sample = True  # as many folders ask for
+    folder, out = model.save(tmp_path / "model"), tmp_path / "out"
+    (tmp_path / "own.txt").write_text("\n".join(sentences(60, 0)) + "\n")
+    words = ["story", folder, "--text", tmp_path / "own.txt", "--keep", "50%", "--out", out]
+    status, _, said = call(*words, *CUT, *QUICK)
+    assert status == 0, said
+    run = hw.Run(out).finished
+    assert run.chosen is not None
+    found = run.worse_texts(run.chosen)
+    assert found
+    page = (out / "report.html").read_text()
+    for whole, name in ((True, folder), (False, out / "pruned" / run.chosen["setting"])):
+        one = hw.load(name)
+        for row in found:
+            ids = one.tokenizer(row.begin, return_tensors="pt")["input_ids"][:, :-1]
+            written = one.hf.generate(ids, do_sample=False, max_new_tokens=12, pad_token_id=0)
+            said = one.tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
+            assert said == (row.full if whole else row.own) and row.text.startswith(row.begin)
+            assert row.begin in page

@@ -60,7 +60,9 @@ class Answer(Step, ABC, stage="evaluate", name_format=""):
         """What else is worth a number of a model's answers, beside those of the full model."""
         return {}
 
-    def worse(self, run: RunContext, own: Answers, full: Answers) -> list[dict[str, Any]]:
+    def worse(
+        self, run: RunContext, variant: Variant, own: Answers, full: Answers
+    ) -> list[dict[str, Any]]:
         """Some texts on which a model is worse than the full one, with what both make of them."""
         return []
 
@@ -192,7 +194,9 @@ class MeasureLosses(
         answers = read_answers(below(run.folder, f"{self.name}.npz"))
         return answers.of((FULL, *self.variants).index(variant))
 
-    def worse(self, run: RunContext, own: Answers, full: Answers) -> list[dict[str, Any]]:
+    def worse(
+        self, run: RunContext, variant: Variant, own: Answers, full: Answers
+    ) -> list[dict[str, Any]]:
         text: Any = run.text(self.split)  # each sort has rows of its own
         lines = [in_words(row) for row in text]
         # Windows of long documents are no rows of the text.
@@ -205,7 +209,19 @@ class MeasureLosses(
                 made = lines[int(before)], lines[int(after)]
             row = (number + 1, lines[number], *made)
             rows.append(dict(zip(("number", "text", "before", "after"), row, strict=True)))
-        return rows
+        return [{**row, **continuations(run, variant, str(row["text"]))} for row in rows]
+
+
+def continuations(run: RunContext, variant: Variant, text: str) -> dict[str, str]:
+    """The first half of a text, and how the full model and another continue it; nothing of models that continue none."""
+    if run.task.output != "causal-lm":
+        return {}
+    both = [model_of(run, one).task for one in (FULL, variant)]
+    tokenizer = both[0].tokenizer
+    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
+    begin = tokenizer.decode(tokens[: len(tokens) // 2])
+    full, own = (task.continued(begin) if begin else None for task in both)
+    return {} if full is None or own is None else {"begin": begin, "full": full, "own": own}
 
 
 def in_words(row: Any) -> str:
@@ -248,7 +264,7 @@ class Evaluate(
     `doubts`: sentences about what went wrong, and `worse`: some texts on which the model is worse than the full one.
     """
 
-    VERSION = 6  # texts that became worse
+    VERSION = 7  # continuations of a language model
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         own = self.answer.read(run, self.variant)
@@ -265,7 +281,7 @@ class Evaluate(
             # Once, not for each of the others: they are facts of this model beside the full one.
             if other == FULL:
                 numbers |= self.answer.further_numbers(own, others)
-                worse = self.answer.worse(run, own, others)
+                worse = self.answer.worse(run, self.variant, own, others)
 
         def training() -> Mapping[str, Any] | None:
             return model_step(self.variant).result(run)

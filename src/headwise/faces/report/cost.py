@@ -380,7 +380,18 @@ def worse_texts_section(run: FinishedRun) -> dict[str, Any]:
     how = "have another nearest neighbour" if run.quality == SIMILARITY else "became worse most"
     said = f"Texts of {run.split} that {how} without the other heads: not the typical ones."
     found = table("Texts that became worse", rows, columns)
-    return {"found": found, "said": said}
+    return {"found": found, "said": said, "chosen": chosen, "continued": continued(run, chosen)}
+
+
+def continued(run: FinishedRun, model: ModelRow) -> list[Example]:
+    """How the full model and a smaller one continue the first halves of the texts that became worse."""
+    return [
+        Example(
+            one.number, one.begin, "", *word_differences(one.full, one.own), one.full == one.own
+        )
+        for one in run.worse_texts(model)
+        if one.begin
+    ]
 
 
 def worse_rows(run: FinishedRun, model: ModelRow) -> list[tuple[str, str, str, str]]:

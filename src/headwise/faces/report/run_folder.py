@@ -89,13 +89,17 @@ class SettingFacts(BaseModel):
 
 class WorseText(BaseModel):
     """A text on which a model is worse than the full one, and what that one and this one make of it: their quality there,
-    or, of embeddings, the nearest other text."""
+    or, of embeddings, the nearest other text. begin, full, own: the first half of the text, and how the full model and
+    this one continue it; empty of models that continue none."""
 
     model_config = ConfigDict(strict=True)
     number: int
     text: str
     before: float | str
     after: float | str
+    begin: str = ""
+    full: str = ""
+    own: str = ""
 
 
 class Facts(BaseModel):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from transformers import PreTrainedModel
 
 from headwise.core.answers import Answers
@@ -22,6 +23,8 @@ from headwise.models.tasks.prompt_pairs import EncodedPrompts
 from headwise.models.tasks.task import Need, Output, Task
 from headwise.models.training.language import Lines, Packed
 from headwise.models.training.token_batches import TrainingData
+
+CONTINUED = 12  # tokens that a text is continued by, in examples
 
 
 class LanguageModel(Task):
@@ -74,6 +77,24 @@ class LanguageModel(Task):
 
     def own_answers(self, batches: Batches) -> Answers:
         return measure_losses(self, batches)
+
+    @torch.no_grad()
+    def continued(self, text: str) -> str | None:
+        if not self.causal or self.longest <= CONTINUED:
+            return None
+        given = self.tokenizer(text)["input_ids"][: self.longest - CONTINUED]
+        end = self.tokenizer.eos_token_id
+        # Where the tokenizer ends every text, the model would begin another one.
+        ids = given[:-1] if len(given) > 1 and given[-1] == end else [*given]
+        begun = len(ids)
+        # `generate` would sample, or punish repetition, where the model's folder asks for that.
+        while len(ids) < begun + CONTINUED:
+            row = torch.tensor([ids], device=self.hf.device)
+            likeliest = int(self.hf(input_ids=row, use_cache=False).logits[0, -1].argmax())
+            if likeliest == end:
+                break
+            ids.append(likeliest)
+        return str(self.tokenizer.decode(ids[begun:], skip_special_tokens=True))
 
     def trained_on(
         self, text: Text, batch_tokens: int, cache: Path | None, limit: int

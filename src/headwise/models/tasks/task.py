@@ -303,6 +303,10 @@ class Task(ABC):
         """A text as token ids: an object with `__len__`, `batches(hide)`, `noun` (what it counts: sentences) and
         `left_out` (how many are not read, by the reason)."""
 
+    def continued(self, text: str) -> str | None:
+        """How the model continues a text: its likeliest tokens, one after the other. None where it continues none."""
+        return None
+
     def training_data(
         self, text: Any, batch_tokens: int, cache: Path | None = None, limit: int | None = None
     ) -> TrainingData:
