@@ -11,6 +11,7 @@ import headwise as hw
 from headwise.core.tables import WORDS
 from headwise.faces.report.run_folder import read_run
 from headwise.roles.lost_words import lost_words
+from headwise.study import head_steps
 from headwise.study.plan import make_plan
 from headwise.study.study import run_study
 from models.tasks.askers import embedder
@@ -30,6 +31,30 @@ def test_a_study_writes_what_the_function_finds(finished: Path, tmp_path: Path) 
     words = read_run(tmp_path / "out").words
     assert words is not None and len(words) == len(written)
     assert again(plan, tmp_path / "out", "roles").made == []
+
+
+def test_the_pass_without_each_head_finds_the_words(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pass of forwards gives `ablation.zero` and the words: the same numbers as two."""
+    data = {"embedded": {"train": 150, "dev": 30, "test": 12}}
+    scoring = {"measures": ["ablation.zero", "ablation.mean"], "untrained": 0, "judge": False}
+    both, apart = (
+        plan_of(of_model(finished, data=data, scoring=scoring, roles={"words": words}))
+        for words in (True, False)
+    )
+    again(both, tmp_path / "both", "score")
+    with monkeypatch.context() as patch:
+        patch.delattr(head_steps, "lost_words")  # the words need no forward of their own
+        again(both, tmp_path / "both", "roles")
+    again(apart, tmp_path / "apart", "score")
+    scores = [pd.read_csv(tmp_path / name / "heads.csv") for name in ("both", "apart")]
+    pd.testing.assert_frame_equal(*scores, check_exact=False, rtol=1e-4, atol=1e-6)
+    model = hw.load(finished / "model")
+    pairs = hw.ParallelText.read(*(tmp_path / f"both/corpus/dev.{side}" for side in ("en", "fr")))
+    written = pd.read_csv(tmp_path / "both/words.csv")
+    found = lost_words(model, pairs, seed=both.seed).table
+    pd.testing.assert_frame_equal(written, found, check_dtype=False)
 
 
 def test_few_sentences_have_no_words(finished: Path, tmp_path: Path) -> None:

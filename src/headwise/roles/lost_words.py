@@ -12,7 +12,7 @@ them. Words are letters and digits between blanks and signs: a script without bl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
 from headwise.models.environment import signature_of
 from headwise.models.evaluation.recorded_batch import RecordedBatch
+from headwise.models.evaluation.sums import SentenceSums, add_all
 from headwise.models.evaluation.without_heads import recordings, silent_heads
 from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
@@ -40,7 +41,7 @@ from headwise.models.model import Model
 from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks import AnyText, Given
 from headwise.models.tasks.batches import reporter
-from headwise.models.tasks.objective import chosen_words, vocabulary_of
+from headwise.models.tasks.objective import vocabulary_of
 from headwise.models.tasks.task import sample_text
 from headwise.roles.behaviour import FALSE_WORDS
 
@@ -111,6 +112,28 @@ class Said:
     instead: dict[tuple[int, str], int]
     ends: dict[str, int]
 
+    def to_json(self) -> dict[str, Any]:
+        without: dict[str, dict[int, int]] = {word: {} for word in self.lost}
+        for (head, word), piece in self.instead.items():
+            without[word][head] = piece
+        return {
+            "source": list(self.source),
+            "pieces": self.pieces,
+            "words": {word: [self.ends[word], heads] for word, heads in without.items()},
+        }
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any], heads: int) -> Said:
+        """What `to_json` wrote, of a model of so many heads."""
+        said = cls(tuple(written["source"]), written["pieces"], {}, {}, {})
+        for word, (end, without) in written["words"].items():
+            said.ends[word] = end
+            said.lost[word] = np.zeros(heads, dtype=bool)
+            for head, piece in without.items():
+                said.lost[word][int(head)] = True
+                said.instead[int(head), word] = piece
+        return said
+
 
 def work_of_words(heads: HeadMap, sentences: int) -> float:
     """How many sentences, read forward, `lost_words` takes as long as on a text of so many."""
@@ -132,8 +155,14 @@ def lost_words(
     few = model.task.completed(sample_text(text, SENTENCES), progress)
     with shown("lost words", progress) as report:
         batches = model.task.batches(few, lambda share, _: report(share, "lost words"))
-        sentences = said_words(model, batches)
-    documents = batches.documents
+        sentences, _ = said_words(model, batches)
+    return words_lost(model, few, sentences, batches.documents, seed)
+
+
+def words_lost(
+    model: Model, text: AnyText, sentences: list[Said], documents: np.ndarray | None, seed: int
+) -> LostWords:
+    """`lost_words` from what each sentence of a text loses. documents: by sentence, the number of its document."""
     if documents is None:
         documents = np.arange(len(sentences))
     # a line that stands twice in a text would be in both halves
@@ -145,14 +174,14 @@ def lost_words(
     kept = sorted(first.values())
     if len(kept) < FEWEST:
         raise HeadwiseError(
-            f"The words that heads decide need {FEWEST} different sentences at least, and {few.name} has {len(kept)}: give "
-            "more text."
+            f"The words that heads decide need {FEWEST} different sentences at least, and {text.name} has {len(kept)}: "
+            "give more text."
         )
     sentences = [sentences[number] for number in kept]
     signature = signature_of(
         model,
-        text=few.fingerprint,
-        made=getattr(few, "made", ""),
+        text=text.fingerprint,
+        made=getattr(text, "made", ""),
         sentences=len(sentences),
         words=sum(len(said.lost) for said in sentences),
         seed=seed,
@@ -170,27 +199,27 @@ def check_words(model: Model, text: AnyText) -> None:
     model.task.completed(text, outline=True)
 
 
-def said_words(model: Model, batches: Any) -> list[Said]:
-    """What each sentence loses with each head, in the order of the heads of the model: of the first SENTENCES."""
+def said_words(model: Model, batches: Any) -> tuple[list[Said], SentenceSums]:
+    """What each sentence loses with each head, in the order of the heads of the model: of the first SENTENCES; and, of the
+    same forwards, the sums of `ablation.zero`."""
     # One head off in each trial, and all trials on every batch.
     trials = [silent_heads([head], device_of(model.hf)) for head in model.heads]
+    sites = model.heads.sites
+    sizes = [model.heads.count(site) for site in sites]
     found: list[list[Said]] = []
+    sums = SentenceSums(model.heads)
     within = reporter(batches)
     with failing_together(), evaluating(model.hf), torch.no_grad():
         for batch in recordings(model.hf, model.discovery, batches):
-            # The default binds the batch of this turn.
-            def choices(copies: int, batch: RecordedBatch = batch) -> torch.Tensor:
-                return chosen_words(model.hf, *batch.repeated(copies)).view(copies, -1)
-
-            whole = choices(1)[0]
-            others = batch.tried(trials, choices, whole, within)
-            found.append(
-                of_batch(model.tokenizer, batch, whole.cpu().numpy(), others.cpu().numpy())
-            )
+            losses, words = batch.losses_and_words_in(trials, within)
+            changes = (losses[1:] - losses[0]).T.split(sizes, 1)
+            add_all((sums, *each, batch.asked) for each in zip(sites, changes, strict=True))
+            of_one = words.cpu().numpy()
+            found.append(of_batch(model.tokenizer, batch, of_one[0], of_one[1:]))
             if sum(map(len, found)) >= SENTENCES:  # windows of long documents are many
                 break
         found = gather_batches(found)
-    return [said for of_one in found for said in of_one]
+    return [said for of_one in found for said in of_one], sums
 
 
 def of_batch(

@@ -3,6 +3,7 @@ models."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,18 @@ from headwise.models.attention.offload import is_offloaded
 from headwise.models.environment import signature_of
 from headwise.models.model import Model
 from headwise.models.processes import failing_together
-from headwise.roles.lost_words import FEWEST, LostWords, lost_words, work_of_words
+from headwise.models.tasks.batches import Batches
+from headwise.roles.lost_words import (
+    FEWEST,
+    SENTENCES,
+    LostWords,
+    Said,
+    check_words,
+    lost_words,
+    said_words,
+    words_lost,
+    work_of_words,
+)
 from headwise.roles.observation import subject_of
 from headwise.roles.role import UNTRAINED, fingerprints
 from headwise.roles.role_data import token_counts
@@ -53,6 +65,8 @@ from headwise.study.run_context import RunContext
 from headwise.study.step import Step
 from headwise.study.variants import Variant
 
+SILENT = "ablation.zero"  # the measure whose forwards say the words that are lost, too
+SAID = "said.jsonl"  # of such a pass: what each sentence loses without each head
 TESTED = 3.0  # forwards over the dev text that tests of roles take as long as
 
 
@@ -86,7 +100,7 @@ class ScorePass(
         text = model.task.batches(run.text("dev"), run.progress)
         refuse_unscorable(model, self.measures, text)
         with failing_together():
-            scores = run_pass(model, text, list(self.measures), run.plan.seed)
+            scores, said = self.measured(run, model, text)
             scores.gather(text)
         # Processes with different measures would wait for each other for ever, or mix measures.
         every = gather_object([[*scores.sums]])
@@ -96,9 +110,37 @@ class ScorePass(
             )
         if run.main:
             write_sums(folder, scores.sums)
+            if said:
+                lines = [json.dumps(one.to_json()) + "\n" for one in said]
+                write_text(below(folder, SAID), "".join(lines))
         for label, balance in scores.balances.items():
             run.progress.say(relevance_line(label, balance))
         return {"measures": list(scores.sums), "rows": scores.rows, "balances": scores.balances}
+
+    def measured(
+        self, run: RunContext, model: Model, text: Batches
+    ) -> tuple[Measurement, list[Said]]:
+        """The measures; and, where the plan looks for words and the text is as short as they take, what each sentence loses
+        without each head, of the forwards of `ablation.zero`."""
+        names = list(self.measures)
+        few = FEWEST <= len(text.data) <= SENTENCES
+        if not (run.plan.roles.words and few and SILENT in names):
+            return run_pass(model, text, names, run.plan.seed), []
+        check_words(model, run.text("dev"))
+        said, silent = said_words(model, text)
+        others = [name for name in names if name != SILENT]
+        scores = run_pass(model, text, others, run.plan.seed) if others else Measurement()
+        made = {**scores.sums, SILENT: silent}
+        scores.sums = {name: made[name] for name in names if name in made}
+        return scores, said
+
+    def said(self, run: RunContext, model: Model) -> list[Said]:
+        """What each sentence loses without each head, where this pass wrote it."""
+        file = below(run.folder, f"{self.name}/{SAID}")
+        if not (self.done(run) and file.exists()):
+            return []
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [Said.from_json(json.loads(line), model.heads.total) for line in lines]
 
 
 def score_passes(run: RunContext) -> list[ScorePass]:
@@ -335,13 +377,16 @@ class FindWords(
     late_in_other_runs=True,
     writes=LostWords.FILES,
 ):
-    """words.csv: the words that the model no longer says without a head."""
+    """words.csv: the words that the model no longer says without a head. A pass of `ablation.zero` may have found them."""
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         return run.seed_and("dev")
 
     def forwards(self, run: RunContext) -> float:
-        return work_of_words(run.workload.heads, run.workload.sentences)
+        work = run.workload
+        # Else the pass that silences each head finds the words.
+        apart = SILENT not in run.measures or work.sentences > SENTENCES
+        return work_of_words(work.heads, work.sentences) if apart else 0.0
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         text = run.text("dev")
@@ -352,7 +397,12 @@ class FindWords(
             )
             found = LostWords(WORDS.of(), {"sentences": 0})
         else:
-            found = lost_words(model, text, seed=run.plan.seed, progress=run.progress)
+            said = [one for step in score_passes(run) for one in step.said(run, model)]
+            if said:
+                documents = model.task.batches(text).documents
+                found = words_lost(model, text, said, documents, run.plan.seed)
+            else:
+                found = lost_words(model, text, seed=run.plan.seed, progress=run.progress)
             for line in found.lines():
                 run.progress.say(line)
         if run.main:

@@ -15,7 +15,7 @@ from headwise.models.attention.discover import Discovery
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.reuse import ForwardRecord, Trial, tried
 from headwise.models.evaluation.mean_outputs import PositionMeans, positions
-from headwise.models.tasks.objective import Places, inputs_of, losses_of
+from headwise.models.tasks.objective import Places, inputs_of, losses_and_words, losses_of
 
 # Positions that go through the model together; more than a batch has saves time only on a GPU.
 FORWARD_POSITIONS = 4096
@@ -93,6 +93,24 @@ class RecordedBatch:
         """A forward of so many copies, for its hooks alone: copies x B zeros."""
         run_layers(self.model, inputs_of(self.repeated(copies)[0]))
         return self.losses.new_zeros(copies, len(self.losses))
+
+    def losses_and_words_again(self, copies: int) -> Tensor:
+        """The loss of each sentence and the likeliest word at each place, side by side: copies x (B + N)."""
+        lost, words = losses_and_words(self.model, *self.repeated(copies))
+        # Losses are float32 at least, which holds the number of every word of a vocabulary.
+        return torch.cat([lost.view(copies, -1), words.view(copies, -1).to(lost)], 1)
+
+    def losses_and_words_in(
+        self, trials: Sequence[Trial], report: Callable[[float], None] = unreported
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of each sentence, and the word that is held most likely at each of the N places, in the recorded forward
+        and in each trial: (1 + T) B and (1 + T) N."""
+        whole = self.losses_and_words_again(1)[0]
+        # As ablation has it, so that both give the same change.
+        whole[: len(self.losses)] = self.losses
+        others = self.tried(trials, self.losses_and_words_again, whole, report)
+        both = torch.cat([whole[None], others])
+        return both[:, : len(self.losses)], both[:, len(self.losses) :].long()
 
     def losses_in(
         self, trials: Sequence[Trial], report: Callable[[float], None] = unreported

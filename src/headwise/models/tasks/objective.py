@@ -133,9 +133,19 @@ def losses_of(
     A model that does more with its logits than headwise knows computes them all: of its first batch a few of its own
     logits are compared with ours.
     """
+    project, states = before_output(model, batch)
+    return losses_at(project, states, batch, places)
+
+
+def losses_at(
+    project: Projection | None,
+    states: Tensor,
+    batch: Mapping[str, Tensor],
+    places: Places | None = None,
+) -> Tensor:
+    """`losses_of` from what is there before the output layer (`before_output`): B."""
     labels = batch["labels"]
     wrong_labels = batch.get("wrong_labels")
-    project, states = before_output(model, batch)
     if project is None:
         return sentence_losses(states, labels, places, wrong_labels)
     sentences, positions = asked_places(labels) if places is None else places
@@ -151,12 +161,14 @@ def losses_of(
     return lost.new_zeros(len(labels)).index_add(0, sentences, lost)
 
 
-def chosen_words(model: nn.Module, batch: Mapping[str, Tensor], places: Places) -> Tensor:
-    """The word that one forward holds most likely at each of N places: N."""
+def losses_and_words(
+    model: nn.Module, batch: Mapping[str, Tensor], places: Places
+) -> tuple[Tensor, Tensor]:
+    """The loss of each sentence, B, and the word that is held most likely at each of N places, N, of one forward."""
     project, states = before_output(model, batch)
-    if project is None:
-        return states[places].argmax(-1)
-    return project.best(states[places])
+    lost = losses_at(project, states, batch, places)
+    asked = states[places]
+    return lost, asked.argmax(-1) if project is None else project.best(asked)
 
 
 def before_output(
