@@ -44,6 +44,20 @@ OTHER_FORMATS = {
         "labelled text of fastText",
     ),
     "app.po": ('msgid ""\nmsgstr ""\n"Language: fr\\n"\n', "a catalogue of gettext"),
+    "fast_align.en-de": (
+        "It rains . ||| Es regnet .\n\nA cat . ||| Eine Katze .\n||| Nichts .\n",
+        "a table with ||| between its columns (fast_align) … a .tsv with a tab",
+    ),
+    "n-best.txt": (
+        "0 ||| It rains . ||| 0.5\n0 ||| Rain . ||| 0.3\n",
+        "a table with ||| between its columns (fast_align)",
+    ),
+    "list.yaml": ("- \"It rains.\"\n- 'A cat.'\n", "YAML, or begins with it"),
+    "page.md": ("---\ntitle: Rain\n---\nIt rains.\n", "YAML, or begins with it"),
+    "app.properties": (
+        "rain.now=It rains.\ncat = A cat.\n",
+        "a list of names and values (.properties)",
+    ),
     "a.pdf": ("%PDF-1.7\n", "a PDF"),
     "a.rtf": ("{\\rtf1\\ansi\n", "RTF"),
     "wide.txt": ("It rains.\n".encode("utf-16-le").decode("latin-1"), "UTF-16 … save it as UTF-8"),
@@ -81,6 +95,9 @@ SENTENCES = [
     "a\tb",
     "Text, label, source",
     "10:30 to 11:30 --> late",
+    "a ||| b",
+    '- "Yes."',
+    "x=1",
     "1",
 ]
 

@@ -17,6 +17,9 @@ _TREES = "a treebank", "give the trees with --treebank"
 _BRACKETS = "trees in brackets", f"{_WRITE}, or convert them to CoNLL-U"
 _MARK_UP = "mark-up", _WRITE
 _JSON = "JSON", f"name it .jsonl, with an object a line, or {_WRITE}"
+_SIDES_APART = (
+    "write each side into a file of its own, or pairs into a .tsv with a tab in place of |||"
+)
 _TABLE = (
     "a table",
     "name it .tsv or .csv, with the names of its columns in the first line, or give a file with sentences alone",
@@ -30,6 +33,9 @@ _KNOWN_TAG = re.compile(
     r"<(!--|\?xml\b|!doctype\b|(srcset|refset|tstset|mteval|tmx|xliff|html|doc|dataset|corpus|seg|url|talkid)\b[^>]*>)",
     re.IGNORECASE,
 )
+_BARS = " ||| "  # between fields, for fast_align, awesome-align and Moses
+_YAML = re.compile(r"- (\"[^\"]*\"|'[^']*')")
+_PROPERTY = re.compile(r"[\w-]+([.][\w-]+)*\s?=\s?\S.*")
 _TIME = re.compile(r"([0-9]+:)?[0-9]{2}:[0-9]{2}[.,][0-9]{3} --> .*")
 _BEGINNINGS = {
     "%PDF-": ("a PDF", _WRITE),
@@ -100,6 +106,12 @@ def _other_format(lines: Sequence[str]) -> tuple[str, str] | None:
         return "subtitles", _WRITE
     if any(line.startswith('msgid "') for line in lines):
         return "a catalogue of gettext", _WRITE
+    if all(_BARS in f" {line} " for line in lines):
+        return "a table with ||| between its columns (fast_align)", _SIDES_APART
+    if first == "---" or all(map(_YAML.fullmatch, lines)):
+        return "YAML, or begins with it", _WRITE
+    if all(map(_PROPERTY.fullmatch, lines)):
+        return "a list of names and values (.properties)", _WRITE
     tabs = {line.count("\t") for line in lines}
     names = re.split(r"[\t,;]", first)
     if (len(lines) > 1 and len(tabs) == 1 and tabs != {0}) or (

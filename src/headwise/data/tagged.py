@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, groupby, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,9 @@ from headwise.data.text import DATASETS, TextRows, dataset_named, records_of
 
 WORDS = ("tokens", "words")  # what the columns of words and of tags are called
 TAGS = ("ner_tags", "tags", "labels")
+SENTENCE = (
+    "sentence_id"  # the column with the number of a word's sentence, in tables with a word a row
+)
 LOOKED_AT = 200  # lines that show whether a file has a word a line
 COMMENT = re.compile(r"#\s*(id|sent_id|text|newdoc|newpar)\b|#[^\t]*\s=\s")
 COUNTED = 3  # lines that begin with 1, 2, 3 have no words there
@@ -61,8 +64,8 @@ class TaggedText(TextRows):
         """Rows that are already in Python: (words, tags), or by name, as those of `datasets`. Numbers of tags stay
         numbers, unless the data set names them."""
         features = getattr(rows, "features", None)
-        made = (row_of(row, f"Row {number}", features) for number, row in enumerate(rows, start=1))
-        return cls._write(map(stored, made), name, cache)
+        numbered = ((row, f"Row {number}") for number, row in enumerate(rows, start=1))
+        return cls._write(map(stored, rows_of(numbered, features)), name, cache)
 
     def __iter__(self) -> Iterator[Row]:  # type: ignore[override]
         for words, tags in self.rows():
@@ -165,10 +168,58 @@ def column_rows(file: Path) -> Iterator[Row]:
 
 
 def table_rows(file: Path) -> Iterator[Row]:
-    """The sentences of a table, one a row."""
-    for record, where in records_of(file):
-        if record:
-            yield row_of(record, where)
+    """The sentences of a table."""
+    return rows_of((record, where) for record, where in records_of(file) if record)
+
+
+def rows_of(records: Iterable[tuple[Any, str]], features: Any = None) -> Iterator[Row]:
+    """The sentences of rows in Python, and where each stands: one a row, or a word a row with the number of its sentence
+    (`sentence_id`). features: as of `row_of`. Raises HeadwiseError for a word a row without such a number."""
+    stream = iter(records)
+    beginning = list(islice(stream, LOOKED_AT))
+    if not is_by_word([row for row, _ in beginning]):
+        for row, where in chain(beginning, stream):
+            yield row_of(row, where, features)
+        return
+    seen = set[str]()
+    for number, group in groupby(chain(beginning, stream), key=sentence_number):
+        words: list[str] = []
+        tags: list[str] = []
+        for row, where in group:
+            if not number or (not words and number in seen):
+                found = f"is again of sentence {number}" if number else "is one word"
+                raise HeadwiseError(
+                    f"{where} {found}: give a sentence a row, or a word a row, in order, with the number of its sentence in "
+                    f"a column {SENTENCE}."
+                )
+            # In lists, because a word may be a bracket, which begins a list in text.
+            word, tag = row_of({name: [cell] for name, cell in row.items()}, where, features)
+            words += word
+            tags += tag
+            seen.add(number)
+        yield words, tags
+
+
+def sentence_number(record: tuple[Any, str]) -> str:
+    """Which sentence a word of a table is of; empty where the row does not say."""
+    row, _ = record
+    number = row.get(SENTENCE) if isinstance(row, Mapping) else None
+    return "" if number is None else str(number)
+
+
+def is_by_word(rows: Sequence[Any]) -> bool:
+    """Whether rows have text of a single word each, and no lists: a word a row."""
+    cells = []
+    for row in rows:
+        column = (
+            next((name for name in WORDS if name in row), None)
+            if isinstance(row, Mapping)
+            else None
+        )
+        cells.append(None if column is None else row[column] or "")
+    words = [cell.split() for cell in cells if isinstance(cell, str)]
+    are_lists = all(word[0].startswith("[") for word in words if word)
+    return len(words) == len(rows) > 1 and all(len(word) < 2 for word in words) and not are_lists
 
 
 def row_of(row: Any, where: str, features: Any = None) -> Row:

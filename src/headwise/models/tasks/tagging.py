@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
-from headwise.core.heads import HeadMap
+from headwise.core.heads import HeadMap, as_rows
 from headwise.core.options import Search
 from headwise.core.progress import Report, silent
 from headwise.core.qualities import ACCURACY
-from headwise.data.tagged import TaggedText, is_tagged
+from headwise.data.tagged import WORDS, TaggedText, is_tagged
 from headwise.data.text import Text
 from headwise.models.attention.discover import tags
 from headwise.models.evaluation.losses import answer_classes
@@ -54,9 +54,10 @@ class Tagging(Task):
 
     def text_of(self, given: Any) -> Any:
         """As of every task, and rows of words and tags."""
-        first = next(iter(given), None) if isinstance(given, list | tuple) else None
         named = getattr(given, "column_names", None)
-        rows = isinstance(first, Mapping) and any(isinstance(cell, list) for cell in first.values())
+        given = as_rows(given) if named is None else given
+        first = next(iter(given), None) if isinstance(given, list | tuple) else None
+        rows = isinstance(first, Mapping) and any(name in first for name in WORDS)
         pairs = isinstance(first, list | tuple) and all(isinstance(cell, list) for cell in first)
         if rows or pairs or (named is not None and not isinstance(given, Mapping)):
             return TaggedText.from_rows(given)

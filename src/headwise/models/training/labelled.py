@@ -81,8 +81,9 @@ class Labelled(TrainingData):
         }
         self.collate = LabelledCollator(padding(model, tokenizer), self.by_token)
         if not len(self.rows):
+            remedy = "put a blank line behind each sentence, or " if self.by_token else ""
             raise HeadwiseError(
-                f"None of the {len(long)} texts has from 1 to {max_length} tokens: give other text."
+                f"None of the {len(long)} {self.noun} has from 1 to {max_length} tokens: {remedy}give other text."
             )
 
     def ids_of(
