@@ -13,6 +13,7 @@ import headwise as hw
 from headwise.core.heads import HeadMap
 from headwise.core.options import Greedy
 from headwise.core.removal_units import kept_counts
+from headwise.models.evaluation.quality import Quality
 from headwise.study.plan import GreedySweep, make_plan
 from headwise.study.plan_of_story import completed_story, plan_of_story
 from headwise.study.variants import own_models
@@ -209,3 +210,31 @@ def test_a_language_model_continues_the_texts_that_became_worse(call: Call, tmp_
             said = one.tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
             assert said == (row.full if whole else row.own) and row.text.startswith(row.begin)
             assert row.begin in page
+
+
+def test_the_folder_of_a_story_stands_for_the_model_that_it_chose(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that is used: `export` writes it, `check` finds it derived from the whole one however far repair moved its
+    matrices, `evaluate` compares the two; and a classifier that is worse than its most frequent class is said."""
+    monkeypatch.chdir(tmp_path)
+    folder = classifier(initializer_range=1.0).save(tmp_path / "model")
+    lines = ["text\tlabel", *(f"{one}\t{2}" for one, _ in drawn(200, 1))]
+    Path("own.tsv").write_text("\n".join(lines) + "\n")
+    words = ["story", folder, "--text", "own.tsv", "--keep", 2, "--out", "out", *QUICK]
+    status, _, said = call(*words)
+    assert status == 0 and "one that always says '2' in 100.0 %" in said, said
+    small = next(Path("out/pruned").iterdir())
+    assert f"headwise export {small} --list" in said
+    assert "one that always says" in Path("out/report.html").read_text()
+
+    assert hw.check(small, original=folder).good
+    _, printed, _ = call("export", "out", "--to", "stock", "--out", "stock")
+    assert f"{small.name}: 2 of" in printed
+    readme = Path("stock/README.md").read_text()
+    assert "nothing is saved" in readme and "refuses the" not in readme and "Saved" not in readme
+    assert hw.check("stock", original=str(small)).good
+    status, _, said = call("evaluate", "out", "--out", "quality")
+    assert status == 0
+    assert len(Quality.read("quality").table["model"].unique()) == 2
+    assert small.name in said and "one that always says" in said

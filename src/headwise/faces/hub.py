@@ -41,6 +41,8 @@ from headwise.core.layout import HeadMask
 from headwise.faces.report.format import size
 from headwise.models.attention.head_counts import states_heads
 from headwise.models.model_files import (
+    CARD,
+    FROM_ORIGINAL,
     MODEL_FILES,
     NOTE,
     NOTE_ON_SENTENCES,
@@ -246,12 +248,12 @@ def readme_in(folder: Path) -> str:
 
 def mark_of(card: str) -> str:
     """The last line of a card in a folder, by which a later one may take its place."""
-    return f"\n<!-- headwise {digest(card)} -->\n"
+    return f"{CARD}{digest(card)} -->\n"
 
 
 def is_our_card(text: str) -> bool:
     """Whether a text is a card as `write_cards` wrote it."""
-    card, mark, _ = text.rpartition("\n<!-- headwise ")
+    card, mark, _ = text.rpartition(CARD)
     return bool(mark) and text == f"{card}{mark_of(card)}"
 
 
@@ -429,7 +431,7 @@ def card_of(
     own = before.text
     if is_our_card(text):
         # From our own earlier card only the words of the original stay, not the old numbers.
-        _, _, own = own.rpartition("\n<!-- headwise ")[0].partition(FROM_ORIGINAL)
+        _, _, own = own.rpartition(CARD)[0].partition(FROM_ORIGINAL)
     for note in (NOTE, NOTE_ON_SENTENCES):
         own = own.replace(note.strip(), "")
     own = own.strip()
@@ -439,7 +441,6 @@ def card_of(
     return f"---\n{facts.to_yaml()}\n---\n\n" + "\n\n".join(paragraphs) + "\n"
 
 
-FROM_ORIGINAL = "*From the model that this one was made from:*"
 LOAD = """Attention heads were removed by headwise, layer by layer, so `from_pretrained` of transformers refuses the
 shapes. Load it like this:
 

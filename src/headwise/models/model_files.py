@@ -62,8 +62,10 @@ NOTE_ON_ZEROS = """
 ## Heads of zeros
 
 headwise removed attention heads from this model. Heads of zeros stand in some places, so `from_pretrained` of
-transformers loads it, without headwise.
+transformers loads it, without headwise: {saves}.
 """
+FROM_ORIGINAL = "*From the model that this one was made from:*"
+CARD = "\n<!-- headwise "  # ends the part of a README that headwise wrote; its digest follows
 STOCK_MODULE = "sentence_transformers.models.Transformer"
 PRUNED_MODULE = "headwise.models.engines.sentence_module.Transformer"
 SENTENCE_TRANSFORMERS = (
@@ -151,26 +153,30 @@ def is_transformer(module: Any) -> bool:
     return isinstance(module, dict) and str(module.get("type")).rpartition(".")[2] == "Transformer"
 
 
-def explain_pruned(folder: Path, name: str, stock: bool = False) -> None:
+def explain_pruned(folder: Path, name: str, saves: str = "") -> None:
     """Say in the README how a pruned model is loaded, and in `modules.json` which module of sentence-transformers loads
-    it. name: of the model. stock: whether heads of zeros have made it an ordinary checkpoint."""
+    it. name: of the model. saves: what an ordinary checkpoint with heads of zeros saves, in words."""
     readme = folder / README
     text = f"# {name}\n"
     if readme.exists():
         # Bytes that are no UTF-8 stay as they are.
         text = readme.read_text(encoding="utf-8", errors="surrogateescape")
     # A model that is pruned again brings the notes of the first time.
-    for note in (NOTE, NOTE_ON_SENTENCES, NOTE_ON_ZEROS):
+    for note in (NOTE, NOTE_ON_SENTENCES):
         text = text.replace(note, "")
-    text += NOTE_ON_ZEROS if stock else NOTE
+    text = re.sub(re.escape(NOTE_ON_ZEROS).replace(r"\{saves\}", "[^\n]*"), "", text)
+    if saves and CARD in text:
+        # The card of a study speaks of files with fewer weights, which have to be loaded otherwise.
+        text = f"# {name}\n{text.rpartition(CARD)[0].partition(FROM_ORIGINAL)[2]}"
+    text += NOTE_ON_ZEROS.format(saves=saves) if saves else NOTE
     listed = folder / "modules.json"
     if listed.exists():
         modules = read_json(listed, list)
         for module in modules:
             if is_transformer(module):
-                module["type"] = STOCK_MODULE if stock else PRUNED_MODULE
+                module["type"] = STOCK_MODULE if saves else PRUNED_MODULE
         listed.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
-        if not stock:
+        if not saves:
             text += NOTE_ON_SENTENCES
     readme.write_text(text, encoding="utf-8", errors="surrogateescape")
 

@@ -291,12 +291,19 @@ class Evaluate(
             "doubts": [
                 *doubts_of(run, self.variant, numbers, against, training),
                 *self.answer.doubts(run),
+                *self.about_whole(run, own),
             ],
             "signatures": signatures,
             "sentences": len(own.weights),
             "against": against,
             "worse": worse,
         }
+
+    def about_whole(self, run: RunContext, own: Answers) -> list[str]:
+        """What is doubtful about the whole model itself; nothing of others."""
+        if self.variant != FULL:
+            return []
+        return run.task.doubts_about(run.text(self.split), own.number(seed=run.plan.seed))
 
 
 def gain(run: RunContext, result: StepResult) -> float:

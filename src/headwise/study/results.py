@@ -209,6 +209,8 @@ class Tables:
         for split in ("dev", "test"):
             if number := self.result(f"evaluate/{split}/{FULL.name}").get("sentences"):
                 facts["sentences"][split] = number
+        if doubts := self.result(f"evaluate/dev/{FULL.name}").get("doubts"):
+            facts["doubts"][FULL.name] = doubts
         for variant in self.variants:
             build = model_step(variant).result(self.run)
             if build is None:

@@ -185,6 +185,16 @@ def text_words(text: list[str] | None) -> list[str]:
     return words
 
 
+def chosen_in(model: str) -> str | None:
+    """The folder of the model that a finished study chose, by the study's folder; None for any other model."""
+    if study_in(model) is None or not (Path(model) / "run.json").is_file():
+        return None
+    from headwise.faces.report.run_folder import read_run
+
+    chosen = read_run(Path(model)).chosen_folder
+    return None if chosen is None else str(chosen)
+
+
 def study_in(model: str) -> RunContext | None:
     """The finished study whose folder names its model: it has texts of its own. None for any other model."""
     place = Path(model)

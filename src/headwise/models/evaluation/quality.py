@@ -54,9 +54,10 @@ class Quality(TableResult):
         return "1 model" if len(models) == 1 else f"{len(models)} models"
 
     def notes(self) -> list[str]:
-        """What of the text was not read."""
+        """What of the text was not read, and what is doubtful about the first model."""
         left_out = self.signature.get("left_out")
-        return [f"Left out of the text: {left_out}."] if left_out else []
+        notes = [f"Left out of the text: {left_out}."] if left_out else []
+        return [*notes, *self.signature.get("doubts", [])]
 
     def ranked(self) -> pd.DataFrame:
         """The first measure of all models, then the second: models are compared by rows below each other."""
@@ -144,6 +145,9 @@ def evaluate(
     }
     if searched is not None:
         signature["search"] = searched.model_dump()
+    _, _, _, *number, _ = rows[0]
+    if doubts := first.task.doubts_about(read, Number(*number)):
+        signature["doubts"] = doubts
     return Quality(
         table.astype(dict.fromkeys(NUMBER_COLUMNS, float)),
         {**signature, **environment_info()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +11,7 @@ from transformers import PreTrainedModel
 
 from headwise.core.answers import Answers
 from headwise.core.heads import HeadMap
-from headwise.core.qualities import ACCURACY
+from headwise.core.qualities import ACCURACY, Number
 from headwise.data.labelled_pairs import LabelledPairs
 from headwise.data.store import AnyText
 from headwise.data.text import LabelledText
@@ -19,6 +21,19 @@ from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.task import Need, Task
 from headwise.models.training.labelled import Labelled
 from headwise.models.training.token_batches import TrainingData
+
+
+def rarer_than_one_class(labels: Sequence[str], number: Number) -> list[str]:
+    """That a classifier is right less often than one that always says the most frequent class, where its interval shows
+    it."""
+    ((most, times),) = Counter(labels).most_common(1)
+    share = 100 * times / len(labels)
+    if number.value is None or number.high is None or number.high >= share:
+        return []
+    return [
+        f"The full model is right in {number.value:.1f} %, and one that always says '{most}' in {share:.1f} %: it does not "
+        "know these classes, so that what is lost without heads means little. Check its labels and its tokenizer."
+    ]
 
 
 class Classification(Task):
@@ -46,6 +61,10 @@ class Classification(Task):
         """As of every task, and pairs of texts with a label each."""
         pairs = None if isinstance(given, AnyText) else LabelledPairs.made_of(given)
         return super().text_of(given) if pairs is None else pairs
+
+    @classmethod
+    def doubts_about(cls, text: LabelledText | LabelledPairs, number: Number) -> list[str]:
+        return rarer_than_one_class([row[-1] for row in text], number)
 
     def encoded(self, text: LabelledText | LabelledPairs) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)

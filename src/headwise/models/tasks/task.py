@@ -22,7 +22,7 @@ from headwise.core.heads import HeadMap, Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import GateTraining, Greedy, Search, Train, several
 from headwise.core.progress import Report, silent, turn
-from headwise.core.qualities import QualityMeasure
+from headwise.core.qualities import Number, QualityMeasure
 from headwise.data.lines import is_file, named_files
 from headwise.data.store import AnyText
 from headwise.data.text import made_text
@@ -293,6 +293,11 @@ class Task(ABC):
     def quality_on(cls, text: Any) -> QualityMeasure:
         """What models are compared by on a text."""
         return cls.quality
+
+    @classmethod
+    def doubts_about(cls, text: Any, number: Number) -> list[str]:
+        """Sentences about what makes the quality of a whole model, measured on a text, doubtful."""
+        return []
 
     def dev_loss(self, dev: Any) -> float | None:
         """The loss of a text in nats per token, where the answers of the task do not say it."""
