@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headwise.core.answers import Answers
-from headwise.core.errors import HeadwiseError, shown_value
+from headwise.core.errors import HeadwiseError, few_names, shown_value
 from headwise.core.heads import HeadMap, Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import GateTraining, Greedy, Search, Train, several
@@ -41,6 +42,8 @@ Given: TypeAlias = Any  # in place of a text (`Task.text_of`)
 OwnInputs = Sequence[
     Mapping[str, Tensor]
 ]  # batches of the model's own keyword tensors, with labels
+# What models are given of a text. Of one text all tokens have the type that is usual without types.
+READ = ("input_ids", "attention_mask", "token_type_ids")
 MOST_SENTENCE_TOKENS = 512  # tokens of a sentence, where the model does not say less
 
 
@@ -210,8 +213,13 @@ class Task(ABC):
         self.check_tokenizer()
 
     def check_tokenizer(self) -> None:
-        """Raise HeadwiseError for a model without a tokenizer."""
+        """Raise HeadwiseError for a model without a tokenizer, and for one that reads more than the tokens of a text."""
         if self.tokenizer is not None:
+            if others := other_inputs(self.hf, self.tokenizer):
+                raise HeadwiseError(
+                    f"{self.model_name}, a {type(self.hf).__name__}, also reads {others}, which headwise does not give with "
+                    "a text: give batches with them in Python."
+                )
             return
         reads = self.hf.main_input_name
         if reads == "input_ids":
@@ -351,6 +359,21 @@ class Task(ABC):
     ) -> TrainingData:
         """`training_data` of a text that fits. Tasks with a loss say how; all others refuse."""
         raise self.no_loss()
+
+
+def other_inputs(hf: PreTrainedModel, tokenizer: Any) -> str:
+    """What a model reads beside the tokens of a text, in words: what its tokenizer makes of it, the places of words on a
+    page, the language of each token. Without it the forward runs, and computes something else."""
+    if hf.main_input_name != "input_ids":
+        return ""
+    config: Any = hf.config
+    reads = signature(hf.forward).parameters
+    found = [name for name in tokenizer("a") if name in reads and name not in READ]
+    if "bbox" in reads:
+        found.append("bbox")
+    if "langs" in reads and getattr(config, "use_lang_emb", False) and config.n_langs > 1:
+        found.append(f"langs ({few_names([*config.lang2id])})")
+    return " and ".join(found)
 
 
 def listed_rows(text_class: Any) -> str:

@@ -10,6 +10,7 @@ rows, from which the shape follows. Numbers with many divisors (2520, 5040, 1008
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,9 @@ from headwise.data.text import ParallelText
 from headwise.models.attention.configuration import start_token
 from headwise.models.fingerprint import tokenizer_facts
 from headwise.models.token_rows import IGNORED, padded
+
+# Texts and the tokens that stand in them twice, of which a warning was given: parts of a text are read again and again.
+SAID = set[tuple[str, str]]()
 
 Batch = dict[str, Tensor]
 Collate = Callable[[Sequence[dict[str, Any]]], Batch]
@@ -147,7 +151,33 @@ def mapped(
         )
     if file:
         record.note(manifest({file.name: file}))
+    warn_of_doubled(dataset, tokenizer, text)
     return dataset
+
+
+def warn_of_doubled(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, text: StoredText) -> None:
+    """Warn of a text in which stand the tokens that the tokenizer puts around every text: it puts them there again."""
+    around: list[int] = tokenizer("a")["input_ids"]
+    for at, place in ((0, "begin"), (-1, "end")):
+        token = around[at] if around else None
+        if token not in tokenizer.all_special_ids:
+            continue
+        twice = 0
+        # `ids` of one-sided text, `source` of pairs.
+        for chunk in dataset.data.column(0).chunks:
+            ids = chunk.values.to_numpy()
+            starts, ends = chunk.offsets.to_numpy()[:-1], chunk.offsets.to_numpy()[1:]
+            long = ends - starts > 1
+            edge = starts[long] if at == 0 else ends[long] - 2
+            twice += int(((ids[edge] == token) & (ids[edge + 1] == token)).sum())
+        name = str(tokenizer.convert_ids_to_tokens(token))
+        if twice and (text.name, name) not in SAID:
+            SAID.add((text.name, name))
+            warnings.warn(
+                f"{twice:,} of {len(text):,} texts in {text.name} {place} with {name}, which the tokenizer adds, so "
+                "that the model reads it twice: remove it from the text.",
+                stacklevel=3,
+            )
 
 
 def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
