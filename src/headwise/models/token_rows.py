@@ -9,15 +9,28 @@ import torch
 from torch import Tensor
 
 IGNORED = -100  # the label of positions without a target
+PADDED = 1 / 8  # of the positions of a batch that are padding, at most
+FEWEST_TOKENS = 512  # of a batch that ends for its padding: each batch has a price of its own
 
 
 def batch_spans(longest: Sequence[int] | np.ndarray, tokens: int) -> Iterator[slice]:
-    """Slices of rows, shortest first, in batches of at most `tokens` positions; a longer row is alone."""
+    """Slices of rows, shortest first, in batches of at most `tokens` positions; a longer row is alone. Of a short text a
+    batch ends earlier, where the next row would make more than a share PADDED of it padding."""
     # The last row of a batch says how wide it is.
     start = 0
     while start < len(longest):
         end = start + 1
-        while end < len(longest) and int(longest[end]) * (end + 1 - start) <= tokens:
+        filled = int(longest[start])
+        while end < len(longest):
+            positions = int(longest[end]) * (end + 1 - start)
+            # Some measures take one sentence's outputs for another's, so the last row is not left alone for its length.
+            last = end + 1 == len(longest)
+            wide = (
+                filled >= FEWEST_TOKENS and positions - filled - longest[end] > PADDED * positions
+            )
+            if positions > tokens or (wide and not last):
+                break
+            filled += int(longest[end])
             end += 1
         yield slice(start, end)
         start = end

@@ -19,7 +19,7 @@ from transformers import M2M100ForConditionalGeneration, MarianMTModel, PreTrain
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.text import ParallelText
-from headwise.models.token_rows import IGNORED, padded
+from headwise.models.token_rows import FEWEST_TOKENS, IGNORED, padded
 from headwise.models.training.loss import summed_loss
 from headwise.models.training.token_batches import (
     Collator,
@@ -27,6 +27,7 @@ from headwise.models.training.token_batches import (
     TokenBatches,
     batch_shapes,
     batches,
+    rows_of_like_length,
 )
 from headwise.models.training.tokenizer import learn_subwords
 
@@ -60,12 +61,12 @@ def numbers(batch: list[int]) -> list[int]:
 
 class TestTokenBatches:
     @quickly
-    @given(length_lists, sizes, st.integers(0, 5), st.booleans())
+    @given(length_lists, sizes, st.integers(0, 5))
     def test_every_pair_comes_once_in_a_shape_that_holds_it(
-        self, longest: list[int], tokens: int, seed: int, shuffle: bool
+        self, longest: list[int], tokens: int, seed: int
     ) -> None:
-        assume(not shuffle or sum(longest) >= tokens)
-        sampler = TokenBatches(lengths_only(longest), tokens, seed, shuffle=shuffle)
+        assume(sum(longest) >= tokens)
+        sampler = TokenBatches(lengths_only(longest), tokens, seed)
         length_of = {rows: length for length, rows in sampler.shapes}
         top = max(longest)
         found = list(sampler)
@@ -117,12 +118,6 @@ class TestTokenBatches:
         half = len(rows) // 2
         assert np.mean(rows[:half]) == pytest.approx(np.mean(rows[half:]), rel=0.15)
 
-    def test_without_shuffling_the_shortest_come_first(self) -> None:
-        longest = random_lengths(500)
-        found = list(TokenBatches(lengths_only(longest), 240, seed=0, shuffle=False))
-        assert all(len(a) >= len(b) for a, b in pairwise(found))
-        assert -1 not in [i for batch in found[:-1] for i in batch]
-
     def test_what_is_left_of_a_rung_moves_up(self) -> None:
         """Ten pairs of length 3 and rows of 4: two wait for the next rung, length 6 with rows of 2, and go first."""
         sampler = TokenBatches(lengths_only([3] * 10 + [6] * 3), 12, seed=0)
@@ -159,11 +154,35 @@ class TestTokenBatches:
         with pytest.raises(HeadwiseError, match=r"12 tokens in 3 rows, fewer than 4 batches"):
             TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0, multiple=4)
         assert len(TokenBatches(lengths_only([4] * 12), 12, seed=0, multiple=4)) == 4
-        assert len(TokenBatches(lengths_only([4, 4, 4]), 1000, seed=0, shuffle=False)) == 1
 
     def test_a_batch_too_small_for_the_longest_pair_is_refused(self) -> None:
         with pytest.raises(HeadwiseError, match=r"batch of 12 tokens cannot hold the longest row"):
             TokenBatches(lengths_only([4, 13, 5]), 12, seed=0)
+
+
+class TestRowsOfLikeLength:
+    @quickly
+    @given(length_lists, sizes)
+    def test_every_row_comes_once_shortest_first(self, longest: list[int], tokens: int) -> None:
+        found = list(rows_of_like_length(np.array(longest), tokens))
+        assert sorted(row for batch in found for row in batch) == list(range(len(longest)))
+        assert all(batch == sorted(batch) for batch in found)
+        ends = [([longest[row] for row in batch]) for batch in found]
+        assert all(max(one) <= min(other) for one, other in pairwise(ends))
+        assert all(len(one) == 1 or max(one) * len(one) <= tokens for one in ends)
+
+    def test_a_short_text_has_little_padding(self) -> None:
+        """As one batch of 4096 positions, three of five would be padding."""
+        longest = np.array(random_lengths(150))
+        found = list(rows_of_like_length(longest, 4096))
+        positions = sum(len(batch) * int(longest[batch].max()) for batch in found)
+        assert longest.sum() / positions > 0.8
+        # Each batch has a price of its own, and a sentence alone has no neighbour.
+        assert len(found) <= 1 + longest.sum() / FEWEST_TOKENS and all(map(len, found))
+        assert min(map(len, found)) > 1
+
+    def test_few_tokens_are_one_batch(self) -> None:
+        assert list(rows_of_like_length(np.array([40, 2, 30, 1]), 4096)) == [[0, 1, 2, 3]]
 
 
 class TestCollator:

@@ -33,6 +33,7 @@ from headwise.models.training.token_batches import (
     TrainingData,
     lengths,
     mapped,
+    rows_of_like_length,
 )
 
 TYPES = "token_type_ids"  # which of two texts each token is of
@@ -125,14 +126,9 @@ class Labelled(TrainingData):
     def batches(self, tokens: int = 4096, hide: bool = True) -> Iterator[Batch]:
         """The text once, shortest first, in batches of at most `tokens` tokens: input_ids and attention_mask B S,
         labels B 1 or B S, rows (the row of each text). Nothing is ever hidden."""
-        # A longer text is alone in its batch.
-        sampler = TokenBatches(self, max(tokens, int(self.longest.max())), seed=0, shuffle=False)
-        for indices in sampler:
-            there = [index for index in indices if index >= 0]
-            yield {
-                **self.collate(self.__getitems__(there)),
-                "rows": torch.from_numpy(self.rows[there]),
-            }
+        for indices in rows_of_like_length(self.longest, tokens):
+            batch = self.collate(self.__getitems__(indices))
+            yield {**batch, "rows": torch.from_numpy(self.rows[indices])}
 
 
 class LabelledCollator:

@@ -29,7 +29,7 @@ from headwise.data.store import StoredText
 from headwise.data.text import ParallelText
 from headwise.models.attention.configuration import start_token
 from headwise.models.fingerprint import tokenizer_facts
-from headwise.models.token_rows import IGNORED, padded
+from headwise.models.token_rows import IGNORED, batch_spans, padded
 
 # Texts and the tokens that stand in them twice, of which a warning was given: parts of a text are read again and again.
 SAID = set[tuple[str, str]]()
@@ -205,17 +205,14 @@ def lengths(dataset: Dataset, column: str) -> np.ndarray:
 class TokenBatches(Sampler[list[int]]):
     """A batch sampler: shuffled batches of at most `tokens` positions a side, the same for the same seed and epoch.
 
-    multiple: the number of batches of an epoch is a multiple of it; the rest is left out (other pairs every epoch).
-    shuffle=False: every pair, shortest first. Of a text shorter than so many batches they are smaller: a `multiple`-th
+    multiple: the number of batches of an epoch is a multiple of it; the rest is left out (other pairs every epoch). Of a
+    text shorter than so many batches they are smaller: a `multiple`-th
     of the text. Raises HeadwiseError where that does not hold the longest row.
     """
 
-    def __init__(
-        self, data: TrainingData, tokens: int, seed: int, multiple: int = 1, shuffle: bool = True
-    ) -> None:
+    def __init__(self, data: TrainingData, tokens: int, seed: int, multiple: int = 1) -> None:
         self.seed = seed
         self.epoch = 0
-        self.shuffle = shuffle
         self.lengths = data.longest
         self.multiple = multiple
         longest, total = int(data.longest.max()), int(data.longest.sum())
@@ -224,9 +221,8 @@ class TokenBatches(Sampler[list[int]]):
                 f"A batch of {tokens} tokens cannot hold the longest row ({longest} tokens): "
                 "raise batch_tokens."
             )
-        if shuffle:
-            # Of a short text: else an epoch would have fewer batches than an update takes.
-            tokens = min(tokens, total // multiple)
+        # Of a short text: else an epoch would have fewer batches than an update takes.
+        tokens = min(tokens, total // multiple)
         if longest > tokens:
             raise HeadwiseError(
                 f"The training text has {total} tokens in {len(data)} rows, fewer than {multiple} batches that hold its "
@@ -249,7 +245,7 @@ class TokenBatches(Sampler[list[int]]):
             count += left // rows
             left %= rows
         count += left > 0
-        return count // self.multiple * self.multiple if self.shuffle else count
+        return count // self.multiple * self.multiple
 
     def __iter__(self) -> Iterator[list[int]]:
         random = np.random.default_rng((self.seed, self.epoch))
@@ -257,7 +253,7 @@ class TokenBatches(Sampler[list[int]]):
         # Rows that fill no batch of their bucket move up to the next.
         left = np.empty(0, dtype=np.int64)
         for (_, rows), own in zip(self.shapes, self.buckets, strict=True):
-            bucket = np.concatenate([left, random.permutation(own) if self.shuffle else own])
+            bucket = np.concatenate([left, random.permutation(own)])
             whole = len(bucket) // rows * rows
             for start in range(0, whole, rows):
                 batches.append(bucket[start : start + rows].tolist())
@@ -266,8 +262,7 @@ class TokenBatches(Sampler[list[int]]):
         if len(left):
             _, rows = self.shapes[-1]
             batches.append(left.tolist() + [-1] * (rows - len(left)))
-        if self.shuffle:
-            batches = [batches[number] for number in random.permutation(len(batches))]
+        batches = [batches[number] for number in random.permutation(len(batches))]
         yield from batches[: len(self)]
 
 
@@ -321,13 +316,16 @@ def decoder_inputs(labels: Tensor, start: int, pad: int) -> Tensor:
 
 
 def batches(data: Encoded, start: int, tokens: int = 4096) -> Iterator[dict[str, Any]]:
-    """The text once, in batches sorted by length, for scoring. `rows`: the row of each sentence in the text. The last
-    batch has no empty rows here: a short text would pay for a batch of `tokens` positions."""
-    sampler = TokenBatches(data, max(tokens, int(data.longest.max())), seed=0, shuffle=False)
-    collate = Collator(data.tokenizer, start, sampler.shapes)
-    for indices in sampler:
-        full = torch.tensor(indices) >= 0
-        rows = collate(data.__getitems__(indices))
-        batch = {name: tensor[full] for name, tensor in rows.items()}
-        batch["rows"] = torch.tensor([int(data.rows[index]) for index in indices if index >= 0])
-        yield batch
+    """The text once, shortest pairs first, in batches of at most `tokens` positions, for scoring. `rows`: the row of each
+    sentence in the text."""
+    collate = Collator(data.tokenizer, start)
+    for indices in rows_of_like_length(data.longest, tokens):
+        batch = collate(data.__getitems__(indices))
+        yield {**batch, "rows": torch.from_numpy(data.rows[indices])}
+
+
+def rows_of_like_length(longest: np.ndarray, tokens: int) -> Iterator[list[int]]:
+    """The rows of a text by batch, shortest first (`batch_spans`); within a batch in their order."""
+    order = np.argsort(longest, kind="stable")
+    for span in batch_spans(longest[order], tokens):
+        yield sorted(order[span].tolist())
