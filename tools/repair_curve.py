@@ -32,7 +32,7 @@ from headwise.models.model import Model
 from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders, removal_score
-from headwise.pruning.repair import nearest_repaired, repaired_on
+from headwise.pruning.repair import Repairs
 
 TRAINING = hw.Training(batch_tokens=2520)
 
@@ -74,6 +74,10 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
     text, dev = (hw.Text.from_lines(some) for some in (lines, read(options.dev)))
     unread, held = model.task.unread(text), model.task.unread(dev)
 
+    def repairs() -> Repairs:
+        """Anew for each model, whose seconds are counted."""
+        return Repairs.on(model, unread, held)
+
     def mask_of(count: int) -> HeadMask:
         place = work / f"{count}.seed-{options.seed}.json"
         if not place.exists():
@@ -83,19 +87,19 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
             masks = [
                 mask_without(model.heads, one, total - count) for one in removal_orders(known, how)
             ]
-            nearest_repaired(model, masks, unread, held).save(place)
+            repairs().nearest(masks).save(place)
         return HeadMask.read(place)
 
     def cut(count: int) -> Model:
         return model.remove(mask_of(count))
 
     def repaired(count: int) -> Model:
-        return repaired_on(model, mask_of(count), unread, held)
+        return repairs().smaller(mask_of(count))
 
     def of_random(count: int) -> Model:
         of_kind = list(model.heads.only(["encoder-self"]))
         gone = random.Random(options.seed).sample(of_kind, len(of_kind) - count)
-        return repaired_on(model, HeadMask.full(model.heads).without(gone), unread, held)
+        return repairs().smaller(HeadMask.full(model.heads).without(gone))
 
     def trained(count: int) -> Model:
         task = model.task

@@ -18,9 +18,9 @@ from headwise.models.attention.matrices import by_output, matrices
 from headwise.models.attention.stages import Stages, sublayers
 from headwise.models.evaluation.last_states import Inputs
 from headwise.models.tasks import translation
-from headwise.pruning import greedy
+from headwise.pruning import repair
 from headwise.pruning.greedy import mask_without, removal_orders, removal_score
-from headwise.pruning.repair import repaired, repaired_on
+from headwise.pruning.repair import Repairs
 from models.attention.families import WORDS, batch, tiny
 from models.tasks.askers import asker, embedder, lines, pairs
 
@@ -88,9 +88,8 @@ def test_a_copy_of_another_head_is_restored(family: str) -> None:
     """All of what it did can be given to the other one."""
     model = model_of(family)
     gone = copied(model)
-    made = repaired(
-        model, HeadMask.full(model.heads).without([gone]), text_of(model), text_of(model, seed=1)
-    )
+    mask = HeadMask.full(model.heads).without([gone])
+    made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(mask)
     assert made.taken and made.before > 1e-3
     assert made.after < 1e-6 * made.before
 
@@ -114,14 +113,16 @@ def test_values_are_fitted_where_that_pays(family: str) -> None:
                         projection.bias[rows[1]] = projection.bias[rows[0]]
         layer.outputs()[:, 0] = 0  # the head that stays did nothing: its values do not matter
     mask = HeadMask.full(model.heads).without([gone])
-    made = repaired(model, mask, text_of(model, 100), text_of(model, seed=1))
+    made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).repaired(mask)
     assert made.taken and made.after < 1e-2 * made.before
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_all_heads_nothing_changes(family: str) -> None:
     model = model_of(family)
-    made = repaired(model, HeadMask.full(model.heads), text_of(model), text_of(model, seed=1))
+    made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(
+        HeadMask.full(model.heads)
+    )
     assert made.taken
     before = model.hf.state_dict()
     after = made.model.hf.state_dict()
@@ -137,10 +138,41 @@ def test_what_is_left_comes_nearer_to_the_whole_model(family: str) -> None:
     mask = HeadMask.full(model.heads).without(gone)
     kept = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
     with warnings.catch_warnings(action="ignore"):  # the cache of groups of different sizes grows
-        made = repaired(model, mask, text_of(model, 100), text_of(model, seed=1))
+        made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).repaired(mask)
     assert made.taken and made.after < made.before
     assert made.model.heads.total == len(mask)
     assert all(torch.equal(kept[name], now) for name, now in model.hf.state_dict().items())
+
+
+@pytest.mark.parametrize("family", ["bert", "marian", "gpt2"])
+@pytest.mark.parametrize("kept", [0, repair.KEPT], ids=["computed again", "kept"])
+def test_repairs_of_several_masks_are_those_of_each(
+    family: str, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they share changes nothing, in whatever order: a mask that begins higher up comes first."""
+    monkeypatch.setattr(repair, "KEPT", kept)
+    model = model_of(family)
+    whole = HeadMask.full(model.heads)
+    last = model.heads.kinds[-1]
+    masks = [
+        whole.without([Head(last, 1, 0), Head(last, 1, 2)]),
+        whole.without([Head(model.heads.kinds[0], 0, 1), Head(last, 1, 1)]),
+        whole.without([Head(model.heads.kinds[0], 0, 3)]),
+    ]
+    text, dev = text_of(model, 100), text_of(model, seed=1)
+    together = Repairs(model, text, dev)
+    nearest = together.nearest(masks)
+    for mask in masks:
+        monkeypatch.setattr(repair, "KEPT", 0)
+        alone, shared = Repairs(model, text, dev).repaired(mask), together.repaired(mask)
+        assert (alone.before, alone.after, alone.drift) == pytest.approx(
+            (shared.before, shared.after, shared.drift), rel=1e-6
+        )
+        own = alone.model.hf.state_dict()
+        for name, tensor in shared.model.hf.state_dict().items():
+            torch.testing.assert_close(tensor, own[name], rtol=1e-5, atol=1e-6)
+    missed = {mask: Repairs(model, text, dev).missed(mask, True) for mask in masks}
+    assert nearest == min(masks, key=missed.__getitem__)
 
 
 def test_padding_counts_nowhere() -> None:
@@ -151,7 +183,9 @@ def test_padding_counts_nowhere() -> None:
     other = text_of(model)
     for given in other.inputs:
         given["input_ids"][given["attention_mask"] == 0] = 7  # type: ignore[index]
-    one, two = (repaired(model, mask, some, text_of(model, seed=1)).model for some in (text, other))
+    one, two = (
+        Repairs(model, some, text_of(model, seed=1)).repaired(mask).model for some in (text, other)
+    )
     for name, tensor in one.hf.state_dict().items():
         assert torch.allclose(tensor, two.hf.state_dict()[name], atol=1e-4)
 
@@ -164,7 +198,7 @@ def test_weights_of_half_precision_keep_their_type() -> None:
     gone = copied(model)
     mask = HeadMask.full(model.heads).without([gone])
     with warnings.catch_warnings(action="ignore"):
-        made = repaired(model, mask, text_of(model), text_of(model, seed=1))
+        made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(mask)
     assert {weight.dtype for weight in made.model.hf.parameters()} == {torch.bfloat16}
     assert made.taken and made.after < 0.1 * made.before
 
@@ -178,9 +212,8 @@ def test_too_few_tokens_are_refused(family: str) -> None:
         warnings.catch_warnings(action="ignore"),
         pytest.raises(HeadwiseError, match=r"give at least \d+, better"),
     ):
-        repaired(
-            model, mask, Inputs(few.inputs[:1], [{k: v[:3] for k, v in few.places[0].items()}]), few
-        )
+        fewer = Inputs(few.inputs[:1], [{k: v[:3] for k, v in few.places[0].items()}])
+        Repairs(model, fewer, few).repaired(mask)
 
 
 def test_a_family_with_tokens_before_sentences_is_refused() -> None:
@@ -200,7 +233,7 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     with torch.no_grad():
         model.hf.get_input_embeddings().weight[word] = torch.inf
     with pytest.raises(HeadwiseError, match="numbers that are not finite"):
-        repaired(model, mask, text, dev)
+        Repairs(model, text, dev).repaired(mask)
 
 
 class TestOptions:
@@ -252,12 +285,13 @@ class TestOptions:
     def test_a_model_is_repaired_once_for_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The one that is chosen last is not repaired again."""
         made: list[int] = []
+        usual = Repairs.smaller
 
-        def noted(model: hw.Model, mask: HeadMask, *rest: Any) -> hw.Model:
+        def noted(repairs: Repairs, mask: HeadMask, *rest: Any) -> hw.Model:
             made.append(len(mask))
-            return repaired_on(model, mask, *rest)
+            return usual(repairs, mask, *rest)
 
-        monkeypatch.setattr(greedy, "repaired_on", noted)
+        monkeypatch.setattr(Repairs, "smaller", noted)
         options = hw.Greedy(max_drop=1e9, measure="repair", repair=True)
         small = hw.prune(asker("bert"), lines(60), options, dev=lines(30, 5))
         assert small.heads.total == made[-1] == 1

@@ -35,7 +35,7 @@ from headwise.models.attention.removal import layer_of
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText
 from headwise.models.tasks.batches import Batches
-from headwise.pruning.repair import repaired_on
+from headwise.pruning.repair import Repairs
 
 RANKED = 2000  # sentences that heads are ranked on, at most
 Score = Callable[[HeadMask], Mapping[Head, float]]
@@ -267,16 +267,15 @@ def cut(
     model: Model,
     mask: HeadMask,
     options: Greedy,
-    text: AnyText,
-    dev: AnyText,
-    progress: Report = silent,
+    repairs: Callable[[], Repairs],
 ) -> Model:
     """The smaller model of a mask, before any training; `model` stays as it is.
 
-    Here heads are cut, for every study and for `hw.prune`: what takes their place is made of `text`, and tried on `dev`.
+    Here heads are cut, for every study and for `hw.prune`. repairs: what makes up for lost heads, asked for where the
+    options want that.
     """
     if options.repair:
-        return repaired_on(model, mask, text, dev, progress)
+        return repairs().smaller(mask)
     # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
     return model.remove(mask, grow=True)
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -47,6 +48,7 @@ SENTENCES = 2000  # of a text, at most
 TOKENS = 50_000  # of them, about
 PART = 8000  # tokens that ways to repair are compared on
 JUDGED = 15_000  # tokens of dev
+KEPT = 100_000_000  # bytes of the whole model's states that are kept for all fits, at most
 
 
 @dataclass(frozen=True)
@@ -62,116 +64,190 @@ class Repaired:
     drift: bool = False
 
 
-def repaired(
-    model: Model, mask: HeadMask, text: Inputs, dev: Inputs, progress: Report = silent
-) -> Repaired:
-    """The model with only the heads of a mask, whose output projections do what they can of the work of the others.
+class Whole:
+    """What the layers of the whole model give on a text, asked for from the bottom up, by each fit again.
 
-    text: it is fitted on; dev: it must not be worse there than without, and says on a part of the text whether layers
-    make up for what those below miss. Raises HeadwiseError for fewer tokens than the fit needs.
+    Kept for all fits where that takes little memory; else computed for each.
     """
-    refuse_offloaded(model.hf, "Repair")
-    layers = sublayers(model.hf, model.discovery)
-    to_fit = changed_layers(model, mask, layers)
-    if not to_fit:
-        return Repaired(model.remove(mask, grow=True), 0.0, 0.0, True)
-    judge = LastStates(model, only_encoder(model, mask), dev)
-    ways = [True, False] if any(map(makes_up, to_fit)) else [False]
-    if len(ways) > 1:
-        part = part_of(text, model, to_fit)
-        with warnings.catch_warnings(action="ignore"):  # said of the model that stays
-            tried = {drift: fitted(model, mask, part, judge, drift) for drift in ways}
-        ways = [min(tried, key=lambda drift: tried[drift].after)]
-    return fitted(model, mask, text, judge, ways[0], progress, with_values=True)
+
+    def __init__(self, model: Model, text: Inputs, layers: Sequence[Sublayer]) -> None:
+        self.model = model
+        self.text = text
+        self.layers = layers
+        modules = dict(model.hf.named_modules())
+        widths = [len(by_output(cast(nn.Linear, modules[layer.out]))) for layer in layers]
+        positions = max(
+            sum(masks[side].numel() for masks in text.places) for side in ("source", "target")
+        )
+        # The output and the sum, as float32.
+        self.keeps = 2 * 4 * positions * sum(widths) <= KEPT
+        self.kept: list[list[Wanted]] = []  # by layer and batch
+        self.begin()
+
+    def begin(self) -> None:
+        """Go back to the lowest layer."""
+        if not self.kept:
+            self.stages = Stages(self.model.hf, self.text.inputs)
+
+    def wanted(self, layer: Sublayer, number: int) -> Wanted:
+        """What a layer gave for a batch."""
+        if not self.keeps:
+            return Wanted.of(self.stages, layer, number)
+        place = self.layers.index(layer)
+        while len(self.kept) <= place:
+            now = self.layers[len(self.kept)]
+            batches = range(len(self.text.places))
+            self.kept.append([Wanted.of(self.stages, now, each) for each in batches])
+            if block_after(self.layers, now) != now.block:
+                self.stages.finish(now.block)
+        return self.kept[place][number]
+
+    def finish(self, block: str) -> None:
+        if not self.keeps:
+            self.stages.finish(block)
 
 
-def fitted(
-    model: Model,
-    mask: HeadMask,
-    text: Inputs,
-    judge: LastStates,
-    drift: bool,
-    progress: Report = silent,
-    *,
-    with_values: bool = False,
-) -> Repaired:
-    """The model repaired in one way; where that does not help, only cut."""
-    smaller = model.remove(mask, grow=True)
-    layers = sublayers(model.hf, model.discovery)
-    to_fit = changed_layers(model, mask, layers)
-    refuse_few_tokens(smaller, to_fit, text)
-    before = judge.missed(smaller)
-    whole, small = Stages(model.hf, text.inputs), Stages(smaller.hf, text.inputs)
-    for number, layer in enumerate(layers):
-        progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
-        if layer in to_fit:
-            values = Values.of(smaller, layer.site) if with_values else None
-            fit(whole, small, layer, text, drift, values)
-        following = layers[number + 1].block if number + 1 < len(layers) else ""
-        if following != layer.block:
-            whole.finish(layer.block)
-            small.finish(layer.block)
-    if judge.encoder:
-        reread(whole, small, smaller, judge.end, text)
-    after = judge.missed(smaller)
-    if not after < before:
-        with warnings.catch_warnings(action="ignore"):  # said already
-            smaller = model.remove(mask, grow=True)
-        return Repaired(smaller, before, before, False, drift)
-    return Repaired(smaller, before, after, True, drift)
+@dataclass(frozen=True)
+class Wanted:
+    """What a layer of the whole model gave for a batch, and the sum with the residual stream where a norm reads it, B S
+    M; and how much an error of each token counts, B S."""
+
+    output: Tensor
+    total: Tensor | None
+    weights: Tensor
+
+    @classmethod
+    def of(cls, whole: Stages, layer: Sublayer, number: int) -> Wanted:
+        seen = look_at_sum(whole, layer, number)
+        total = seen[layer.reader][0].float() if layer.reader else None
+        return cls(seen[layer.out][1].float(), total, error_weights(layer, seen))
+
+
+class Repairs:
+    """Repairs of one model with several masks, on the same texts: what does not depend on the mask is computed once.
+
+    text: output projections are fitted on it; dev: a model must not miss more there than without repair, and with a part
+    of the text it says which way is best. A repaired model has only the heads of its mask, and its output projections do
+    what they can of the work of the others.
+    """
+
+    def __init__(self, model: Model, text: Inputs, dev: Inputs) -> None:
+        refuse_offloaded(model.hf, "Repair")
+        self.model = model
+        self.text = text
+        self.dev = dev
+        self.layers = sublayers(model.hf, model.discovery)
+        self.judges: dict[bool, LastStates] = {}
+        self.cut_missed: dict[HeadMask, float] = {}
+        self.tried: dict[tuple[HeadMask, bool], float] = {}
+
+    @classmethod
+    def on(cls, model: Model, text: AnyText, dev: AnyText) -> Repairs:
+        """Repairs on the first sentences of texts."""
+        return cls(model, inputs_of_text(model, text, TOKENS), inputs_of_text(model, dev, JUDGED))
+
+    @cached_property
+    def whole(self) -> Whole:
+        return Whole(self.model, self.text, self.layers)
+
+    @cached_property
+    def whole_part(self) -> Whole:
+        """On as much of the text as ways to repair are compared on."""
+        widest = max(features_of(self.model, layer) for layer in self.layers)
+        part = self.text.thinned(max(PART, GOOD_TOKENS * widest))
+        return self.whole if part is self.text else Whole(self.model, part, self.layers)
+
+    def judge(self, mask: HeadMask) -> LastStates:
+        encoder = only_encoder(self.model, mask)
+        if encoder not in self.judges:
+            self.judges[encoder] = LastStates(self.model, encoder, self.dev)
+        return self.judges[encoder]
+
+    def smaller(self, mask: HeadMask, progress: Report = silent) -> Model:
+        """The repaired model; where repair does not help on dev, the one that is only cut, with a warning."""
+        made = self.repaired(mask, progress)
+        if not made.taken:
+            warnings.warn(
+                "Repair was left out: on dev the smaller model would not be nearer to the whole one than it is without "
+                f"({made.before:.3g} of the variance of its last states is missed). Give more text, or text of the kind "
+                "that the model reads.",
+                stacklevel=4,
+            )
+        return made.model
+
+    def nearest(self, masks: Sequence[HeadMask]) -> HeadMask:
+        """The one of several masks whose model misses least of the whole one on dev, once it is repaired on a part of the
+        text."""
+        refuse_few_tokens(self.model, self.layers, self.text)
+        return min(masks, key=lambda mask: self.missed(mask, drift=True))
+
+    def repaired(self, mask: HeadMask, progress: Report = silent) -> Repaired:
+        """The best repair of a mask. A part of the text says whether layers make up for what those below miss. Raises
+        HeadwiseError for fewer tokens than the fit needs."""
+        to_fit = changed_layers(self.model, mask, self.layers)
+        if not to_fit:
+            return Repaired(self.model.remove(mask, grow=True), 0.0, 0.0, True)
+        drift = any(map(makes_up, to_fit))
+        if drift:
+            drift = self.missed(mask, True) <= self.missed(mask, False)
+        return self.fitted(mask, self.whole, drift, progress, with_values=True)
+
+    def missed(self, mask: HeadMask, drift: bool) -> float:
+        """What a model misses that is repaired on a part of the text."""
+        if (mask, drift) not in self.tried:
+            with warnings.catch_warnings(action="ignore"):  # said of the model that stays
+                self.tried[mask, drift] = self.fitted(mask, self.whole_part, drift).after
+        return self.tried[mask, drift]
+
+    def fitted(
+        self,
+        mask: HeadMask,
+        whole: Whole,
+        drift: bool,
+        progress: Report = silent,
+        *,
+        with_values: bool = False,
+    ) -> Repaired:
+        """The model repaired in one way; where that does not help, only cut."""
+        model, text, judge = self.model, whole.text, self.judge(mask)
+        smaller = model.remove(mask, grow=True)
+        to_fit = changed_layers(model, mask, self.layers)
+        refuse_few_tokens(smaller, to_fit, text)
+        if mask not in self.cut_missed:
+            self.cut_missed[mask] = judge.missed(smaller)
+        before = self.cut_missed[mask]
+        whole.begin()
+        small = Stages(smaller.hf, text.inputs)
+        # Nobody reads the layers above the last one that is fitted.
+        layers = self.layers[: self.layers.index(to_fit[-1]) + 1]
+        for number, layer in enumerate(layers):
+            progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
+            if layer in to_fit:
+                values = Values.of(smaller, layer.site) if with_values else None
+                fit(whole, small, layer, drift, values)
+            if block_after(layers, layer) != layer.block:
+                whole.finish(layer.block)
+                small.finish(layer.block)
+        if judge.encoder:
+            reread(whole, small, smaller, judge.end)
+        whole.begin()  # lets go of what is not kept
+        after = judge.missed(smaller)
+        if not after < before:
+            with warnings.catch_warnings(action="ignore"):  # said already
+                smaller = model.remove(mask, grow=True)
+            return Repaired(smaller, before, before, False, drift)
+        return Repaired(smaller, before, after, True, drift)
+
+
+def block_after(layers: Sequence[Sublayer], layer: Sublayer) -> str:
+    """The block of the next layer; empty after the last one."""
+    number = layers.index(layer) + 1
+    return layers[number].block if number < len(layers) else ""
 
 
 def makes_up(layer: Sublayer) -> bool:
     """Whether a layer can make up for what those below it miss: through a norm of its own that does harm."""
     return bool(layer.reader) and not layer.branch
-
-
-def part_of(text: Inputs, model: Model, layers: Sequence[Sublayer]) -> Inputs:
-    """As much of a text as ways to repair are compared on."""
-    widest = max(features_of(model, layer) for layer in layers)
-    return text.thinned(max(PART, GOOD_TOKENS * widest))
-
-
-def repaired_on(
-    model: Model, mask: HeadMask, text: AnyText, dev: AnyText, progress: Report = silent
-) -> Model:
-    """`repaired` on the first sentences of a text; where that does not help on dev, the model that is only cut, with a
-    warning."""
-    made = repaired(
-        model,
-        mask,
-        inputs_of_text(model, text, TOKENS),
-        inputs_of_text(model, dev, JUDGED),
-        progress,
-    )
-    if not made.taken:
-        warnings.warn(
-            "Repair was left out: on dev the smaller model would not be nearer to the whole one than it is without "
-            f"({made.before:.3g} of the variance of its last states is missed). Give more text, or text of the kind that "
-            "the model reads.",
-            stacklevel=4,
-        )
-    return made.model
-
-
-def nearest_repaired(
-    model: Model, masks: Sequence[HeadMask], text: AnyText, dev: AnyText
-) -> HeadMask:
-    """The one of several masks whose model misses least of the whole one on dev, once it is repaired on a part of a
-    text."""
-    given = inputs_of_text(model, text, TOKENS)
-    layers = sublayers(model.hf, model.discovery)
-    refuse_few_tokens(model, layers, given)
-    given, held_out = part_of(given, model, layers), inputs_of_text(model, dev, JUDGED)
-    judges: dict[bool, LastStates] = {}
-    missed = {}
-    for mask in masks:
-        encoder = only_encoder(model, mask)
-        if encoder not in judges:
-            judges[encoder] = LastStates(model, encoder, held_out)
-        with warnings.catch_warnings(action="ignore"):  # said of the model that stays
-            missed[mask] = fitted(model, mask, given, judges[encoder], drift=True).after
-    return min(missed, key=lambda mask: missed[mask])
 
 
 def inputs_of_text(model: Model, text: AnyText, tokens: int) -> Inputs:
@@ -202,11 +278,10 @@ def stack_of(kind: Kind) -> str:
     return "encoder" if kind == "encoder-self" else "decoder"
 
 
-def fit(
-    whole: Stages, small: Stages, layer: Sublayer, text: Inputs, drift: bool, values: Values | None
-) -> None:
+def fit(whole: Whole, small: Stages, layer: Sublayer, drift: bool, values: Values | None) -> None:
     """Fit the output projection of one layer of the smaller model, in place; and its values, where that pays on the tokens
     held out."""
+    text = whole.text
     out = cast(nn.Linear, small.modules[layer.out])
     weight = by_output(out).detach().double().cpu().t()
     constant = out.bias is not None
@@ -249,7 +324,7 @@ def write(out: nn.Linear, weights: Tensor, constant: bool) -> None:
 
 
 def pairs(
-    whole: Stages, small: Stages, layer: Sublayer, number: int, drift: bool
+    whole: Whole, small: Stages, layer: Sublayer, number: int, drift: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of a batch: what the smaller model's output projection gets, B S n; what it should give, B S M; and how much an
     error of each token counts, B S.
@@ -257,17 +332,18 @@ def pairs(
     With `drift`, where a norm reads the sum of residual stream and layer, it should give the whole model's sum less the own
     residual stream, so that it makes up for what the layers below miss; else what the whole model's gives.
     """
-    wanted = look_at_sum(whole, layer, number)
+    wanted = whole.wanted(layer, number)
     own = look_at_sum(small, layer, number)
     features, given = own[layer.out]
-    targets = wanted[layer.out][1].float()
+    targets = wanted.output
     if drift and makes_up(layer):
+        assert wanted.total is not None
         residual = own[layer.reader][0].float() - given.float()
-        targets = wanted[layer.reader][0].float() - residual
-    return features, targets, error_weights(layer, wanted)
+        targets = wanted.total - residual
+    return features, targets, wanted.weights
 
 
-def reread(whole: Stages, small: Stages, model: Model, end: End, text: Inputs) -> None:
+def reread(whole: Whole, small: Stages, model: Model, end: End) -> None:
     """Fold the affine map that turns the smaller encoder's states into the whole one's, as far as one can, into the keys
     and values of the decoder, in place."""
     linears = [linear for _, linear in readers(model)]
@@ -276,8 +352,9 @@ def reread(whole: Stages, small: Stages, model: Model, end: End, text: Inputs) -
     size = by_output(linears[0]).shape[1]
     constant = all(linear.bias is not None for linear in linears)
     fitted, held = (Moments.empty(size, size, constant) for _ in range(2))
+    text = whole.text
     for number, masks in enumerate(text.places):
-        own, wanted = small.last_states(number, end), whole.last_states(number, end)
+        own, wanted = small.last_states(number, end), whole.stages.last_states(number, end)
         text.add(fitted, held, number, masks["source"], own, wanted, torch.ones_like(own[..., 0]))
     start = torch.eye(size + constant, size, dtype=torch.float64)
     _, best = held_out_fit(fitted, held, start)

@@ -34,7 +34,7 @@ from headwise.pruning.greedy import (
     removal_orders,
     removal_score,
 )
-from headwise.pruning.repair import SENTENCES, nearest_repaired
+from headwise.pruning.repair import SENTENCES, Repairs
 from headwise.pruning.with_gates import prune_by_training
 from headwise.study.plan import GateSweep, GreedySweep, TopKSweep
 from headwise.study.records import STAGING, StepResult
@@ -414,12 +414,19 @@ class PruneGreedily(Prune):
         # Where the orders agree, there is nothing to fit and compare.
         if len({*masks}) == 1:
             return masks[0]
-        return nearest_repaired(full_model(run), masks, run.text("train"), run.text("dev"))
+        return self.repairs(run).nearest(masks)
+
+    def repairs(self, run: RunContext) -> Repairs:
+        """The repairs of the run's full model, which all smaller models share."""
+        full = full_model(run)
+        if run.repairs is None or run.repairs.model is not full:
+            run.repairs = Repairs.on(full, run.text("train"), run.text("dev"))
+        return run.repairs
 
     def cut(self, run: RunContext, mask: HeadMask) -> Model:
         """The smaller model of a mask, before any training."""
         # Without progress: this may be a part of another step.
-        return cut(full_model(run), mask, self.sweep(run), run.text("train"), run.text("dev"))
+        return cut(full_model(run), mask, self.sweep(run), lambda: self.repairs(run))
 
     def dependencies(self, run: RunContext) -> list[Step]:
         assert self.variant.ranking is not None

@@ -32,6 +32,7 @@ from headwise.models.tasks import AnyText, Task, held_out
 from headwise.models.tasks.own_translations import LIKE_OWN
 from headwise.models.tasks.translation import Translation
 from headwise.models.training.trainer import bfloat16
+from headwise.pruning.repair import Repairs
 from headwise.study.plan import (
     LEFT_TO_TASK,
     GateSweep,
@@ -113,6 +114,7 @@ class RunContext:
         self.counts: dict[Split, int] = {}  # sentences of the texts, as far as `count` was asked
         self.outline = False  # whether texts are only for an estimate
         self.last_pruned: tuple[Any, Model | None] = ((), None)
+        self.repairs: Repairs | None = None  # of the full model, once heads are repaired
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A run is its plan and its folder: a worker that is sent one opens it again."""
@@ -391,6 +393,7 @@ class RunContext:
         if self.made_in_memory is not None:
             return self.full.remove(HeadMask.full(self.full.heads), grow=True)
         self.last_pruned = ((), None)
+        self.repairs = None
         # A cached property: the next question reads it again.
         vars(self).pop("full", None)
         if self.memory is None:

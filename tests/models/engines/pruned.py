@@ -42,7 +42,7 @@ from headwise.models.evaluation.last_states import Inputs
 from headwise.models.model import Model
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.translation_model import build_model
-from headwise.pruning.repair import repaired
+from headwise.pruning.repair import Repairs
 
 LINES = [
     "A head that looks at the token before.",
@@ -355,7 +355,7 @@ def mended(model: Model, mask: HeadMask | None = None, of: Sequence[str] = LINES
         for some in (text, text.head(50))
     )
     with warnings.catch_warnings(action="ignore"):
-        made = repaired(model, mask or half(model, empty=1, seed=1), given, dev)
+        made = Repairs(model, given, dev).repaired(mask or half(model, empty=1, seed=1))
     assert made.taken and made.after < made.before
     return made.model
 
