@@ -159,8 +159,11 @@ class TestDistillation:
         often, again = tokens()
         text = sum(len(given.tokenizer(source).input_ids) for source, _ in pairs(40))
         assert often - once == 2 * text
-        for one, other in zip(small.hf.parameters(), again.hf.parameters(), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
+        others = dict(again.hf.named_parameters())
+        for name, one in small.hf.named_parameters():
+            # The softmax takes no notice of a key's bias, so its gradient is rounding, which Adam makes large.
+            if not name.endswith("k_proj.bias"):
+                torch.testing.assert_close(one, others[name], atol=1e-4, rtol=0)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_the_same_weights_miss_nothing(self, dtype: torch.dtype, tmp_path: Path) -> None:
