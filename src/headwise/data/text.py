@@ -358,7 +358,8 @@ def refuse_conversations(given: Any) -> None:
     if "messages" in names or ("role" in names and "content" in names):
         raise HeadwiseError(
             "Conversations were given, which each model writes in its own form: make texts of them, "
-            "[model.tokenizer.apply_chat_template(each, tokenize=False) for each in conversations]."
+            "[model.tokenizer.apply_chat_template(each, tokenize=False).removeprefix(model.tokenizer.bos_token or '') "
+            "for each in conversations]."
         )
 
 

@@ -207,6 +207,11 @@ def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> N
         f"{model.name}, a {kind}, predicts no words, so '{{}}' cannot be computed: load it with its language-model head, or "
         f"choose from {', '.join(free)}."
     )
+    if not model.task.measured:
+        no_loss = (
+            f"{model.name} is a {kind}, whose answers headwise does not measure, so '{{}}' cannot be computed: choose from "
+            f"{', '.join(free)}."
+        )
     if model.task.has_loss:
         no_loss = (
             f"The text says nothing that {model.name}, {model.task.noun}, should answer, so '{{}}' cannot be computed: give "

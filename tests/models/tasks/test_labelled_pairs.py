@@ -69,6 +69,28 @@ def test_the_loss_is_that_of_transformers(family: str) -> None:
     assert any(value > 0 for value in scores.of("gradient").values())
 
 
+def test_inputs_that_a_tokenizer_declares(tmp_path: Path) -> None:
+    """`model_input_names` without types: a model of BERT's kind reads none, as transformers' pipeline."""
+    model = of_pairs()
+    model.hf.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    names = {"model_input_names": ["input_ids", "attention_mask"]}
+    file.write_text(json.dumps(settings | names))
+    declared = hw.load(tmp_path)
+    lost = 0.0
+    for one, other, label in ROWS:
+        read = declared.tokenizer(one, other, return_tensors="pt")
+        asked = torch.tensor([LABELS.index(label)])
+        with torch.no_grad():
+            lost += float(declared.hf(**read, labels=asked).loss)
+    expected, _ = plain(model)
+    assert abs(lost / len(ROWS) - expected) > 1e-3
+    found = hw.evaluate(declared, ROWS).table.set_index("measure").value
+    assert found["loss"] == pytest.approx(lost / len(ROWS), rel=1e-5)
+
+
 def test_formats(tmp_path: Path) -> None:
     model = of_pairs()
     frame = pd.DataFrame(ROWS, columns=NAMES)

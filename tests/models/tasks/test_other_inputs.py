@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import RoCBertTokenizer
 
 import headwise as hw
-from models.attention.families import STACK, build
+from models.attention.families import GPT, STACK, build
 from models.tasks.test_tagging import ROWS, tokenizer
 from refusals import refuses
 
@@ -51,6 +52,31 @@ def test_a_text_alone_is_refused(tmp_path: Path, others: str) -> None:
     model = MODELS[others](tmp_path)
     refuses(lambda: hw.score(model, LINES), f"also reads {others}, … give batches")
     refuses(lambda: hw.evaluate(model, LINES), f"also reads {others}, … give batches")
+
+
+@pytest.mark.parametrize("words", [40, 60])
+def test_a_decoder_with_words_of_its_own_is_refused(words: int) -> None:
+    """BERT2GPT2: the folder's tokenizer is the encoder's."""
+    sides = {"encoder": {**STACK, "model_type": "bert", "vocab_size": 50}}
+    sides["decoder"] = {**GPT, "model_type": "gpt2", "vocab_size": words}
+    sides["decoder"] |= {"is_decoder": True, "add_cross_attention": True}
+    hf = build("EncoderDecoderModel", **sides, decoder_start_token_id=0, pad_token_id=0)
+    model = hw.Model(hf, tokenizer(), "bert2gpt2")
+    pairs = [*zip(LINES, LINES, strict=True)]
+    for text in (pairs, LINES):
+        refuses(lambda text=text: hw.score(model, text), f"an encoder with 50 … with {words}")
+
+
+NUMBERS = [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}]
+
+
+@pytest.mark.parametrize("asked", NUMBERS)
+def test_a_classifier_whose_answers_are_no_class_is_not_told_to_predict_words(
+    asked: dict[str, Any],
+) -> None:
+    model = hw.Model(build("BertForSequenceClassification", **STACK, **asked), tokenizer(), "reg")
+    said = refuses(lambda: hw.score(model, LINES, ["gradient"]), "does not measure … confidence")
+    assert "language-model head" not in said
 
 
 def test_tags_of_words_on_a_page_are_refused() -> None:

@@ -213,8 +213,10 @@ class Task(ABC):
         self.check_tokenizer()
 
     def check_tokenizer(self) -> None:
-        """Raise HeadwiseError for a model without a tokenizer, and for one that reads more than the tokens of a text."""
+        """Raise HeadwiseError for a model without a tokenizer, with one for its encoder alone, and for one that reads more
+        than the tokens of a text."""
         if self.tokenizer is not None:
+            refuse_two_vocabularies(self.hf, self.model_name)
             if others := other_inputs(self.hf, self.tokenizer):
                 raise HeadwiseError(
                     f"{self.model_name}, a {type(self.hf).__name__}, also reads {others}, which headwise does not give with "
@@ -374,6 +376,20 @@ def other_inputs(hf: PreTrainedModel, tokenizer: Any) -> str:
     if "langs" in reads and getattr(config, "use_lang_emb", False) and config.n_langs > 1:
         found.append(f"langs ({few_names([*config.lang2id])})")
     return " and ".join(found)
+
+
+def refuse_two_vocabularies(hf: PreTrainedModel, name: str) -> None:
+    """Raise HeadwiseError for an encoder and a decoder of other vocabularies, such as BERT2GPT2: a folder has one
+    tokenizer."""
+    sizes = []
+    for side in ("encoder", "decoder"):
+        sizes.append(getattr(getattr(hf.config, side, None), "vocab_size", None))
+    first, second = sizes
+    if None not in sizes and first != second:
+        raise HeadwiseError(
+            f"{name} has an encoder with {first:,} words and a decoder with {second:,}, and one tokenizer, so that headwise "
+            "cannot read a text for it: give batches with labels in Python."
+        )
 
 
 def listed_rows(text_class: Any) -> str:

@@ -60,8 +60,12 @@ class Labelled(TrainingData):
     ) -> None:
         refuse_other_class_loss(model)
 
-        # Models of BERT's kind read which of two texts a token is of.
-        self.typed = "text_pair" in text.columns and getattr(model.config, "type_vocab_size", 0) > 1
+        # Models of BERT's kind read which of two texts a token is of, unless their tokenizer declares other inputs.
+        # Of one that declares none transformers 4 gave the types, and 5 does not.
+        declared = getattr(tokenizer, "init_kwargs", {}).get("model_input_names")
+        typed = declared is None or TYPES in declared
+        types = getattr(model.config, "type_vocab_size", 0)
+        self.typed = "text_pair" in text.columns and typed and types > 1
 
         def ids(rows: dict[str, list[str]]) -> dict[str, list[Any]]:
             if "text_pair" not in rows:
