@@ -36,6 +36,10 @@ def test_losses_of_blocks_are_those_of_all_logits(
     slopes = [torch.autograd.grad((each**2).sum(), states)[0] for each in (found, expected)]
     torch.testing.assert_close(*slopes)
     assert project.losses(states[:0], words[:0]).shape == (0,)
+    lost, best = project.losses_and_best(states, words)
+    torch.testing.assert_close(lost, expected.detach())
+    assert best.tolist() == logits.argmax(1).tolist()
+    assert [len(each) for each in project.losses_and_best(states[:0], words[:0])] == [0, 0]
 
 
 def test_losses_are_in_float32_where_a_model_is_in_half_precision() -> None:

@@ -76,10 +76,8 @@ class Projection:
         Blocks of BLOCK_WORDS words are put together: the sums so far are scaled to the largest logit so far (Milakov and
         Gimelshein 2018, section 3).
         """
-        wide = torch.promote_types(states.dtype, torch.float32)
-        largest = states.new_full((len(states),), -torch.inf, dtype=wide)
-        total = torch.zeros_like(largest)
-        mean = torch.zeros_like(states, dtype=wide)
+        largest, total = empty_sums(states)
+        mean = torch.zeros_like(states, dtype=largest.dtype)
         for start in range(0, len(self.weight), BLOCK_WORDS):
             words = slice(start, start + BLOCK_WORDS)
             logits = self.block(states, words)
@@ -105,26 +103,37 @@ class Projection:
             chosen = chosen + self.bias[words]
         return self.capped(chosen).to(torch.promote_types(chosen.dtype, torch.float32))
 
-    def best(self, states: Tensor) -> Tensor:
-        """The most likely word after each of the states: N. states N M."""
+    def losses_and_best(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        """`losses`, without gradients, and the most likely word after each of the states, N, from the same logits."""
         parts = []
-        for rows in states.split(BLOCK_POSITIONS):
-            wide = torch.promote_types(rows.dtype, torch.float32)
-            largest = rows.new_full((len(rows),), -torch.inf, dtype=wide)
+        for rows in states.detach().split(BLOCK_POSITIONS):
+            largest, total = empty_sums(rows)
             best = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
             for start in range(0, len(self.weight), BLOCK_WORDS):
-                values, words = self.block(rows, slice(start, start + BLOCK_WORDS)).max(1)
+                logits = self.block(rows, slice(start, start + BLOCK_WORDS))
+                values, likely = logits.max(1)
                 # Among equal logits the earlier block wins.
-                best = torch.where(values > largest, words + start, best)
-                largest = torch.maximum(largest, values)
-            parts.append(best)
-        return torch.cat(parts)
+                best = torch.where(values > largest, likely + start, best)
+                before = largest
+                largest = torch.maximum(before, values)
+                shares = (logits - largest[:, None]).exp_()
+                total = total * (before - largest).exp() + shares.sum(1)
+            parts.append((total.log() + largest, best))
+        norms, best = (torch.cat(each) for each in zip(*parts, strict=True))
+        return norms - self.logits_of(states, words), best
 
     def block(self, states: Tensor, words: slice) -> Tensor:
         """The logits of some words, in float32 at least."""
         bias = None if self.bias is None else self.bias[words]
         logits = self.capped(nn.functional.linear(states, self.weight[words], bias))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def empty_sums(states: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit and the sum of exponentials of no words, N, in float32 at least."""
+    wide = torch.promote_types(states.dtype, torch.float32)
+    largest = states.new_full((len(states),), -torch.inf, dtype=wide)
+    return largest, torch.zeros_like(largest)
 
 
 class LogNorm(torch.autograd.Function):

@@ -166,9 +166,14 @@ def losses_and_words(
 ) -> tuple[Tensor, Tensor]:
     """The loss of each sentence, B, and the word that is held most likely at each of N places, N, of one forward."""
     project, states = before_output(model, batch)
-    lost = losses_at(project, states, batch, places)
     asked = states[places]
-    return lost, asked.argmax(-1) if project is None else project.best(asked)
+    if project is None:
+        return losses_at(project, states, batch, places), asked.argmax(-1)
+    labels = batch["labels"]
+    lost, words = project.losses_and_best(asked, labels[places])
+    if "wrong_labels" in batch:
+        return losses_at(project, states, batch, places), words
+    return lost.new_zeros(len(labels)).index_add(0, places[0], lost), words
 
 
 def before_output(
