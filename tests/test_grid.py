@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from headwise.core.grid import MOST_TOOLTIPS, HeadGrid, Scale, side_by_side
+from headwise.core.grid import MOST_TOOLTIPS, HeadGrid, side_by_side
 from headwise.core.heads import Head, HeadMap
 from headwise.core.layout import HeadMask
-from headwise.core.theme import LIGHT, blend, ranges
+from headwise.core.theme import LIGHT, Scale, blend, ranges
 
 MODEL = HeadMap({"encoder-self": (3, 2), "cross": (4, 0)})
 FIRST = Head("encoder-self", 0, 1)
@@ -139,3 +140,15 @@ def test_pictures_need_neither_torch_nor_pandas() -> None:
         "assert not {'torch', 'pandas', 'rich'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_scale_shows_values_well_below_zero() -> None:
+    """A head without which a model is better is no head without effect; noise below 0 is."""
+    scale = Scale.of([0.5, -2.66, 2.5, math.nan])
+    assert scale.ends == [-2.7, 0.0, 2.7]
+    low, none, high = (scale.colour(value) for value in (-2.66, 0.0, 2.5))
+    assert low != none != high != low
+    assert none == LIGHT["card"] and scale.colour(-9) == scale.colour(-2.7)
+    assert Scale.of([0.5, -0.01]).ends == [0.0, 0.5]
+    assert Scale.of([-0.2, -0.1]).ends == [-0.2, 0.0, 0.2]
+    assert Scale.of([]).ends == [0.0, 1.0]

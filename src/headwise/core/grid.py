@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.core.folders import write_file
 from headwise.core.head_panels import picture_bytes, picture_path
 from headwise.core.heads import Head, HeadMap, Site, head_of
-from headwise.core.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, blend, ranges
+from headwise.core.theme import DARK, FONT, LIGHT, STATUS, TERMINAL, Scale, ranges
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,28 +34,8 @@ MOST_ACROSS = 40
 MOST_TOOLTIPS = 1500  # heads, above which a picture has no tooltips: each takes about 100 bytes
 LINE_PIXELS = 18  # pixels of a line of text
 NOTHING = "·"
+ONE = Scale()  # from 0 to 1
 HUES = [DARK["accent"], DARK["second"], *DARK["categories"].split()]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Colours for values from `low` to `high`. colours: a range of the theme, such as `heatmap` or `diverging`."""
-
-    low: float = 0.0
-    high: float = 1.0
-    colours: str = "heatmap"
-
-    def share(self, value: float) -> float:
-        """How far a value lies from the low end to the high end, 0 to 1."""
-        if not self.high > self.low:  # also of NaN
-            return 0.0
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
-
-    def colour(self, value: float) -> str:
-        """The colour of a value on light paper; of NaN, that of nothing measured."""
-        if math.isnan(value):
-            return LIGHT["card"]
-        return blend(ranges(LIGHT)[self.colours], self.share(value))
 
 
 @dataclass(frozen=True)
@@ -72,7 +52,7 @@ class HeadGrid:
     title: str = ""
     note: str = ""
     values: Mapping[Head, float] | None = None
-    scale: Scale = Scale()
+    scale: Scale = ONE
     groups: Mapping[Head, str] | None = None
     kept: frozenset[Head] | None = None
     framed: frozenset[Head] = frozenset()

@@ -17,7 +17,7 @@ from textwrap import wrap
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import as_path, write_file
 from headwise.core.heads import Head
-from headwise.core.theme import DARK, LIGHT, Palette, blend, ranges
+from headwise.core.theme import DARK, LIGHT, Palette, Scale, blend, ranges
 
 COLUMN = 3.3 * 72  # of a page of two columns
 PAGE = 7.0 * 72  # both of them
@@ -64,10 +64,9 @@ class HeadPanel:
     functions: Mapping[Head, Sequence[Function]] | None = None
 
     @property
-    def top(self) -> float:
-        """The end of the scale of its values."""
-        known = [value for value in (self.values or {}).values() if math.isfinite(value)]
-        return rounded_up(max(known, default=0.0))
+    def scale(self) -> Scale:
+        """The colours of its values."""
+        return Scale.of((self.values or {}).values())
 
 
 @dataclass(frozen=True)
@@ -200,9 +199,11 @@ class Drawing:
     def value_cell(self, panel: HeadPanel, head: Head, x: float, y: float, across: float) -> None:
         """A head's value as a colour, and the head's number."""
         value = (panel.values or {}).get(head, math.nan)
-        share = 0.0 if math.isnan(value) else value / panel.top
-        colours = ranges(self.palette)["heatmap"]
-        colour = self.palette["card"] if math.isnan(value) else blend(colours, share)
+        scale = panel.scale
+        colours = ranges(self.palette)[scale.colours]
+        colour = self.palette["card"]
+        if not math.isnan(value):
+            colour = blend(colours, scale.share(value))
         said = "not measured" if math.isnan(value) else f"{value:.3g}"
         self.box(x, y, across, self.row, colour, f"{head}: {said}")
         size = fitting(str(head.head), across - 1, WORDS)
@@ -276,8 +277,9 @@ class Drawing:
                 return
 
     def scale(self, panel: HeadPanel, left: float, top: float, wide: float) -> float:
-        """The colours of a panel's values from 0 to its highest; returns where it ends."""
-        colours = ranges(self.palette)["heatmap"]
+        """The colours of a panel's values with their ends; returns where it ends."""
+        ends = panel.scale
+        colours = ranges(self.palette)[ends.colours]
         steps = 32
         long = min(wide, 90.0)
         # Each a hair wider than its place: else viewers draw a light seam between two.
@@ -286,11 +288,19 @@ class Drawing:
                 f'<rect x="{left + step * long / steps:.2f}" y="{top:.2f}" width="{long / steps + 0.2:.2f}" '
                 f'height="5" fill="{blend(colours, step / (steps - 1))}"/>'
             )
-        self.text(left, top + 12, "0", "muted", 6)
-        self.text(left + long, top + 12, f"{panel.top:g}", "muted", 6, "end")
+        anchors = ("start", *["middle"] * (len(ends.ends) - 2), "end")
+        for end, anchor in zip(ends.ends, anchors, strict=True):
+            self.text(
+                left + long * ends.share(end),
+                top + 12,
+                f"{end:g}".replace("-", "−"),
+                "muted",
+                6,
+                anchor,
+            )
         # Nearer to an end its words would lie on those of 0 or of the highest value.
-        if panel.share is not None and 0.15 < panel.share / panel.top < 0.75:
-            at = left + long * panel.share / panel.top
+        if panel.share is not None and 0.15 < ends.share(panel.share) < 0.75:
+            at = left + long * ends.share(panel.share)
             self.parts.append(
                 f'<path d="M{at:.2f} {top - 1:.2f}v7.5" stroke="{self.palette["ink"]}" stroke-width="0.7"/>'
             )
@@ -304,7 +314,7 @@ class Drawing:
         without = sum(not (panel.functions or {}).get(head) for head in self.picture.heads)
         names.append((f"none known ({without})", self.palette["line"], "box"))
         if any(len(functions) > 1 for functions in (panel.functions or {}).values()):
-            names.append(("×2: two functions", "", ""))
+            names.append(("×: several functions", "", ""))
         if not all(one.sure for one in found):
             names.append(("not in every draw of the text", "#000000", "dot"))
         x, y = left, top
@@ -376,15 +386,6 @@ def luminance(colour: str) -> float:
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def rounded_up(value: float) -> float:
-    """The next number of two digits: the end of a colour scale. 1 where nothing is above 0."""
-    if not value > 0:
-        return 1.0
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    # 0.14 / 0.01 is a little above 14: ceil alone would make 0.15 of 0.14.
-    return round(math.ceil(round(value / unit, 6)) * unit, 12)
 
 
 def picture_path(path: str | PathLike[str]) -> Path:

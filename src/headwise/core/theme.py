@@ -6,6 +6,10 @@ without colour vision.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 COLOURS = {  # on light paper, on dark paper
     "paper": ("#fcfcfa", "#12161b"),
@@ -35,6 +39,7 @@ COLOUR_SCALES = {  # two sequential scales, and what follows accent, quiet and s
         "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c #ff9a94",
     ),
 }
+BELOW = 0.1  # of the highest value: from so far below 0 on, a scale shows what is below
 # The colours of what a pruned model does with a head, and of the model that was chosen.
 STATUS = {"kept": "accent", "removed": "quiet", "chosen": "second"}
 # The same on a terminal, by names of its own palette, so that they suit light and dark ones.
@@ -74,3 +79,49 @@ def blend(colours: list[str], share: float) -> str:
         high = int(colours[first + 1][digit : digit + 2], 16)
         mixed += f"{round(low + (place - first) * (high - low)):02x}"
     return mixed
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Colours for values from `low` to `high`. colours: a range of the theme, such as `heatmap` or `diverging`."""
+
+    low: float = 0.0
+    high: float = 1.0
+    colours: str = "heatmap"
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Scale:
+        """From 0 to the highest value, or as far below 0 as above where values reach well below it: a head without which
+        a model is better must not look like one without effect. The ends have two digits."""
+        known = [value for value in values if math.isfinite(value)]
+        highest, lowest = max(known, default=0.0), min(known, default=0.0)
+        if lowest < -BELOW * max(highest, 0.0) and lowest < 0:
+            top = rounded_up(max(highest, -lowest))
+            return cls(-top, top, "diverging")
+        return cls(0.0, rounded_up(highest))
+
+    @property
+    def ends(self) -> list[float]:
+        """Where its colours stand."""
+        return [self.low, self.high] if self.low == 0 else [self.low, 0.0, self.high]
+
+    def share(self, value: float) -> float:
+        """How far a value lies from the low end to the high end, 0 to 1."""
+        if not self.high > self.low:  # also of NaN
+            return 0.0
+        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+    def colour(self, value: float) -> str:
+        """The colour of a value on light paper; of NaN, that of nothing measured."""
+        if math.isnan(value):
+            return LIGHT["card"]
+        return blend(ranges(LIGHT)[self.colours], self.share(value))
+
+
+def rounded_up(value: float) -> float:
+    """The next number of two digits: the end of a colour scale. 1 where nothing is above 0."""
+    if not value > 0:
+        return 1.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # 0.14 / 0.01 is a little above 14: ceil alone would make 0.15 of 0.14.
+    return round(math.ceil(round(value / unit, 6)) * unit, 12)

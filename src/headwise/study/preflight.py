@@ -62,7 +62,9 @@ def preflight(
     if plan.pruning:
         # Seeds share their texts.
         lines += dict.fromkeys(line for run in runs for line in short_texts(run))
-        lines += dict.fromkeys(line for run in runs for line in texts_in_common(run))
+        for run in runs:
+            run.shared = [*texts_in_common(run)]
+        lines += dict.fromkeys(line for run in runs for line in run.shared)
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made

@@ -205,6 +205,7 @@ class Tables:
             "failed": dict(self.schedule.failed),
             "sentences": {},
             "worse": {},
+            "shared": self.run.shared,
         }
         for split in ("dev", "test"):
             if number := self.result(f"evaluate/{split}/{FULL.name}").get("sentences"):

@@ -106,6 +106,7 @@ class RunContext:
         self.cache = cache or folder / ".work" / "text"
         self.store = Store(folder, progress)
         self.keys: dict[Any, str] = {}  # of steps
+        self.shared: list[str] = []  # sentences on texts that share some of theirs
         self.memory = memory
         self.texts: dict[Split, AnyText] = dict(memory.texts) if memory else {}
         self.load_given = given or GivenModel(plan, device, memory.model if memory else None)

@@ -66,6 +66,27 @@ def test_the_first_layer_is_where_relevance_and_confidence_may_part(run: Finishe
         assert head_functions.first_layer(replace(run, heads=fewer)) == ""
 
 
+def test_heads_with_a_function_against_the_others_of_their_layer(run: FinishedRun) -> None:
+    """By counting pairs one by one."""
+    labels = run.roles.labels[run.roles.labels["kind"] == "encoder-self"]
+    rows = run.heads[(run.heads["kind"] == "encoder-self") & (run.heads["measure"] == "confidence")]
+    values = rows.set_index(["layer", "head"])["value"]
+    won, pairs, named = 0.0, 0, 0
+    for one in labels.itertuples():
+        if str(one.label).startswith(("no known role", "sink")):
+            continue
+        named += 1
+        for other in labels[labels["layer"] == one.layer].itertuples():
+            if str(other.label).startswith(("no known role", "sink")):
+                mine, theirs = values[one.layer, one.head], values[other.layer, other.head]
+                won += 1.0 if mine > theirs else 0.5 * (mine == theirs)
+                pairs += 1
+    said = head_functions.within_layers(run)
+    assert pairs and f"confidence in {won:g} of {pairs} pairs" in said
+    assert f"Of {named} heads with a function" in said
+    assert head_functions.within_layers(replace(run, heads=run.heads[:0])) == ""
+
+
 def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun) -> None:
     found = role_tables.best_heads_table(run.roles)
     assert found is not None

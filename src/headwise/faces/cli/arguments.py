@@ -53,7 +53,7 @@ DevTexts = Annotated[
     typer.Option(
         "--dev",
         metavar="FILE",
-        help="text to choose on, or how many sentences of --text; else every tenth",
+        help="text to choose on, or how many sentences of --text; else a part of it",
     ),
 ]
 TestTexts = Annotated[

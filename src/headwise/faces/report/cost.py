@@ -15,7 +15,15 @@ import pandas as pd
 
 from headwise.core.layout import HeadMask
 from headwise.core.measured import FINE_TUNED, UNPRUNED
-from headwise.core.qualities import AGREEMENT, BLEU, NEIGHBOURS, SIMILARITY, VERDICTS, Number
+from headwise.core.qualities import (
+    AGREEMENT,
+    BLEU,
+    NEIGHBOURS,
+    SIMILARITY,
+    VERDICTS,
+    Number,
+    QualityMeasure,
+)
 from headwise.data.scripts import letters_of, word_units
 from headwise.faces.report import models
 from headwise.faces.report.format import capital, kinds_among, percent, quantity, size
@@ -72,10 +80,18 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "all_models": models_table(run.model_table, run.split, layouts=run.layouts),
         "text": run.split,
         "measured": run.quality.title,
+        "interval_of": interval_of(run.quality),
         "higher_is_better": run.quality.higher_is_better,
         "controls": set(run.model_table["control"].dropna()),
         "random": any(models.is_random_order(model) for model in run.pruned),
     }
+
+
+def interval_of(quality: QualityMeasure) -> str:
+    """How the interval and the p of a change of quality are made (`Answers.change`)."""
+    if quality.is_share:
+        return "the score interval and the exact test of paired shares"
+    return "paired bootstrap"
 
 
 def heads_text(layouts: Mapping[str, HeadMask], model: ModelRow) -> str:
@@ -179,6 +195,8 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
         "text": run.split,
         "measured": run.quality.title,
         "over": run.quality.over,
+        "interval_of": interval_of(run.quality),
+        "scratch": any("scratch" in str(one) for one in run.model_table["control"].dropna()),
         "better": "above" if run.quality.higher_is_better else "below",
         "trained": bool(run.model_table["control"].isin([f.name for f in compared_by_all()]).any()),
     }

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+
+from headwise.core.statistics import marked_in_groups
 from headwise.faces.report.charts import Figure
 from headwise.faces.report.format import (
     HEADS_OF_KIND,
     KIND_NAMES,
     capital,
+    count,
     listed,
     measure_name,
+    probability_fact,
     two_decimals,
 )
-from headwise.faces.report.head_rows import of_kind, of_measure
+from headwise.faces.report.head_rows import heads_in, of_kind, of_measure, values_by_head
 from headwise.faces.report.page import section
 from headwise.faces.report.role_charts import attention_maps, functions_panel, kinds_with_roles
 from headwise.faces.report.run_folder import FinishedRun
@@ -57,6 +63,7 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
             if names
         },
         "first_layer": first_layer(run),
+        "within_layers": within_layers(run),
         "has_roles": bool(roles),
         "maps": attention_maps(roles),
         "tested": tested,
@@ -88,6 +95,35 @@ def first_layer(run: FinishedRun) -> str:
         f"The most relevant head of the first layer, {kind}/0/{top}, is number {place} of {len(confidence)} there by "
         f"confidence ({two_decimals(confidence[top])}); in their models Voita et al. (2019, section 4) found that head not "
         "confident."
+    )
+
+
+def within_layers(run: FinishedRun) -> str:
+    """A sentence: whether encoder heads with a function of Voita et al. 2019 have more relevance and confidence than the
+    others of their layer, with the p of marking as many at random. Empty without scores or roles of both sorts of heads."""
+    kind = "encoder-self"
+    labels = of_kind(run.roles.labels, kind)
+    # A sink rests on one token, whatever the words: no function of the paper's.
+    named = labels[~labels["label"].str.startswith(("no known role", "sink"))]
+    functions = set(heads_in(named))
+    parts = []
+    for measure in leading_measures(run, kind):
+        values = values_by_head(run, measure)
+        heads = [head for head in heads_in(labels) if not math.isnan(values.get(head, math.nan))]
+        found = marked_in_groups(
+            np.array([values[head] for head in heads]),
+            np.array([head in functions for head in heads]),
+            np.array([head.layer for head in heads]),
+        )
+        if found.pairs:
+            parts.append(
+                f"by {measure_name(measure)} in {found.won:g} of {found.pairs} pairs ({probability_fact(found.p)})"
+            )
+    if not parts:
+        return ""
+    return (
+        f"Of {count(len(functions), 'head')} with a function (sinks not counted) and the others of the same layers, the one "
+        f"with the function is higher {listed(parts)}; p is one-sided, of as many functions dealt out anew in each layer."
     )
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import KINDS, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
+from headwise.core.theme import Scale
 from headwise.faces.report import charts, models
 from headwise.faces.report.charts import Figure, HeadChart, Panel, axis, colour, field, tips
 from headwise.faces.report.format import KIND_NAMES, capital, kinds_among, measure_name, percent
@@ -83,11 +84,10 @@ def _map_panel(
         tip += tips("kept:N|in the pruned model")
     colours = None
     if "value" in chart.heads:
-        # Rounding may put the end below the largest value, which `heat` clamps to the end's colour.
-        top = float(f"{chart.heads['value'].max():.2g}")
+        scale = Scale.of(chart.heads["value"])
         legend: charts.Spec = {"orient": "bottom", "title": measure, "format": ".2g"}
-        legend |= {"gradientLength": min(180, 30 * chart.columns), "values": [0, top]}
-        colours = charts.heat("value:Q", [0, top], **legend)
+        legend |= {"gradientLength": min(180, 30 * chart.columns), "values": scale.ends}
+        colours = charts.heat("value:Q", scale.ends, scale.colours, **legend)
         tip += tips(f"value:Q|{measure}|.3g")
     dots = {"size": 110, "opacity": 1}
     place: charts.Spec = {"x": chart.x, "y": chart.y, "tooltip": tip}

@@ -79,7 +79,7 @@ def head_panels(run: FinishedRun, wanted: Wanted, measures: Sequence[str]) -> Dr
     note = ""
     if not of_kind(run.roles.labels, kind).empty:
         functions = functions_of(run, kind)
-        more.append(HeadPanel("Function", "share of the words", functions=functions))
+        more.append(HeadPanel("Function", "how often, of a sink how much", functions=functions))
         if any(one.group == "syntactic" for found in functions.values() for one in found):
             note = " obj→: an object attends to its governor; →obj: the governor to it."
     panels = score_panels(run.heads, kind, measures, wanted.sort, more)

@@ -133,6 +133,8 @@ def _curves(
     note = f"{'bars' if learned else 'bands'}: 95 % interval of the {what}"
     if RANDOM_LINE in names:
         note += " · grey: range and mean of random orders"
+    if len(names) > 1:
+        note += " · marks of several lines stand a little beside their number of heads"
     several = len(models.groups(frame)) > 1
     name = f"{models.quality(frame).name}-by-heads" if learned else "greedy-curves"
     return [

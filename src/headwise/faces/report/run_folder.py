@@ -111,6 +111,7 @@ class Facts(BaseModel):
     settings: dict[str, SettingFacts] | None = None
     failed: dict[str, Any] | None = None
     worse: dict[str, dict[str, list[WorseText]]] | None = None
+    shared: list[str] | None = None
 
 
 @dataclass(frozen=True)

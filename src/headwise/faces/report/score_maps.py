@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 
 import headwise.importance.measures as measure_table
-from headwise.core.grid import HeadGrid, Scale
-from headwise.core.head_panels import rounded_up
+from headwise.core.grid import HeadGrid
 from headwise.core.heads import KINDS, Head, HeadMap, head_of
+from headwise.core.theme import Scale
 from headwise.faces.report import charts, kept_heads
 from headwise.faces.report.charts import MOST_HEADS_WITH_WORDS, Figure, HeadChart, Panel, tips
 from headwise.faces.report.format import (
@@ -243,9 +243,11 @@ def _off_sentence(rows: pd.DataFrame, measure: str) -> str:
     sure = rows[[is_sure(row) for row in rows.to_dict("records")]]
     better = int((sure["value"] < 0).sum())
     name = capital(measure_name(measure))
+    by_chance = FALSE_RATE * len(rows)
+    about = f"about {by_chance:.0f}" if by_chance >= 1 else "fewer than one"
     return (
         f" {name}: {len(sure)} of {len(rows)} intervals exclude 0, {better} of them below 0: better without the head. "
-        f"If no head mattered, about {FALSE_RATE * len(rows):.0f} would."
+        f"If no head mattered, {about} would."
     )
 
 
@@ -266,8 +268,8 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
     rows = of_kind(of_measure(run.heads, measure), kind).to_dict("records")
     places = places_of_heads(run, kind)
     known = control_ranges(run)
-    # The end of the scale: of the largest head, in two digits.
-    top = rounded_up(max(row["value"] for row in rows))
+    scale = Scale.of(row["value"] for row in rows)
+    top = scale.high
     power, times = scaled(top)
     unit = 10.0**power
     exact = partial(number, scale=top, more=1)
@@ -311,7 +313,7 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
         HeadMap.smallest(values),
         measure,
         values=values,
-        scale=Scale(0, top),
+        scale=scale,
         framed=frozenset(like),
         columns=places,
         facts=facts,
@@ -324,18 +326,20 @@ def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
     # Relevance is a share of its layer: an equal share is marked, on the scale where there is room.
     sizes = set(pd.Series([head.layer for head in values]).value_counts())
     share = 1 / sizes.pop() if measure.startswith("lrp") and len(sizes) == 1 else 0.0
-    labels = {0.0: "0", top: short(top)}
+    labels = {end: short(end) if end else "0" for end in scale.ends}
     if 0.1 * top < share < 0.85 * top:
         labels[share] = f"1/{round(1 / share)}"
     legend: charts.Spec = {"orient": "bottom", "title": None, "gradientLength": 180}
     legend["values"] = sorted(labels)
-    heat = charts.heat("value:Q", [0, top], **legend, labelExpr=charts.label_of(labels))
+    heat = charts.heat(
+        "value:Q", scale.ends, scale.colours, **legend, labelExpr=charts.label_of(labels)
+    )
     marks = [chart.squares(heat, tip)]
     if like:
         frame = {"style": "framed", "strokeDash": [2, 2], "strokeWidth": 1}
         marks.append(chart.squares(None, tip, "datum.framed == 1", **frame))
     lines = [("text:N", "", -5), ("label:N", "small-", 11)]
-    marks += chart.texts(tip, f"datum.value >= {TURN * top}", lines)
+    marks += chart.texts(tip, f"abs(datum.value) >= {TURN * top}", lines)
     if share and measure == measures_of(run, kind)[0]:
         marks.append(_edge(chart, share))
     title = capital(measure_name(measure)) + times

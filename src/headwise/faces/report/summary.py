@@ -6,7 +6,7 @@ Nothing is decided here: `pruning/verdict.py` does that, and a sentence only say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from headwise.core.answers import too_short
@@ -177,9 +177,28 @@ def curve_basis(run: FinishedRun, sizes: Mapping[int, Number], verdict: Verdict)
     ]
     if len(same) == len(sizes):
         sentences.append("None of these is distinguishable from the full model.")
+    if beside := random_changes(run, sizes):
+        sentences.append(beside)
     if gains := [text for text in (saving_text(verdict), speed_text(verdict)) if text]:
         sentences.append(f"The smallest saves: {', '.join(gains)}.")
     return " ".join(sentences)
+
+
+def random_changes(run: FinishedRun, sizes: Collection[int]) -> str:
+    """What as many random heads cost at the same sizes, the mean of all orders; empty where a size has none."""
+    found: dict[int, list[float]] = {}
+    for model in run.pruned:
+        value = run.quality_of(model, reference=UNPRUNED).value
+        if models.is_random_order(model) and value is not None:
+            found.setdefault(model["total"] - model["kept"], []).append(value)
+    if not set(sizes) <= set(found):
+        return ""
+    means = listed(
+        [f"{signed(sum(found[size]) / len(found[size]))}{run.quality.unit}" for size in sizes]
+    )
+    orders = {len(found[size]) for size in sizes}
+    drawn = "in one order" if orders == {1} else f"mean of {min(orders)} orders"
+    return f"As many random heads, {drawn}: {means}."
 
 
 def verdict_sentences(run: FinishedRun, model: ModelRow) -> list[str]:
@@ -558,6 +577,8 @@ def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
 def against_random(verdicts: Sequence[str]) -> tuple[str, str]:
     """How an order fares against random ones, in words and as a verdict: it is better only where it beats them all."""
     better = verdicts.count(BETTER)
+    if len(verdicts) == 1:
+        return "against one random order", verdicts[0]
     text = f"better than {better} of {len(verdicts)}"
     if not better and len(verdicts) >= FEWEST_ORDERS:
         text += ": this measure says nothing about which heads to remove"
@@ -603,12 +624,13 @@ def has_fewest_heads(run: FinishedRun, chosen: ModelRow, known: Mapping[str, flo
 
 
 def text_doubts(run: FinishedRun) -> list[str]:
-    """Texts that are too short to say much, but for one that the advice speaks of. A study says so before it begins."""
+    """Texts that are too short to say much, but for one that the advice speaks of, and that share sentences. A study says
+    so before it begins."""
     known = dict(run.facts["sentences"])
     if run.chosen and run.verdict_of(run.chosen).outcome == Outcome.TOO_SHORT:
         known.pop(run.split, None)
     lines = [too_short(text, number, run.quality.over) for text, number in known.items()]
-    return [line for line in lines if line]
+    return [*(line for line in lines if line), *(run.facts.get("shared") or [])]
 
 
 def doubts(run: FinishedRun) -> list[str]:
