@@ -163,9 +163,9 @@ def alternated(
     eye = torch.eye(width, dtype=torch.float64)
     for turn in range(ROUNDS):
         low = Moments.empty(heads * size, outputs.shape[2], moments.constant)
-        basis = torch.block_diag(*values, *([eye[:1, :1]] if moments.constant else []))
-        low.gram = basis.t() @ moments.gram @ basis
-        low.cross = basis.t() @ moments.cross
+        half = through_values(moments.gram, values, moments.constant)
+        low.gram = through_values(half.t(), values, moments.constant)
+        low.cross = through_values(moments.cross.t(), values, moments.constant).t()
         before = torch.cat([outputs.flatten(0, 1), constant[None]])
         best = low.fitted(before[: len(low.gram)], strength)
         outputs = best[: heads * size].unflatten(0, (heads, size))
@@ -175,15 +175,25 @@ def alternated(
         for head in range(heads):
             rows = slice(head * width, (head + 1) * width)
             gram = moments.gram[rows, rows]
-            now = joined(values, outputs, constant, moments.constant)
-            wanted = (moments.cross[rows] - moments.gram[rows] @ now) @ outputs[head].t()
+            # What all values and outputs make of these rows is never as wide as the model: outputs meet those of the head.
+            inner = best @ outputs[head].t()
+            made = through_values(moments.gram[rows], values, moments.constant) @ inner
+            wanted = moments.cross[rows] @ outputs[head].t() - made
             ridge = strength * float(gram.diagonal().mean()) or 1.0
-            inner = outputs[head] @ outputs[head].t()
-            floor = 1e-4 * float(inner.diagonal().mean()) or 1.0
+            own = inner[head * size : (head + 1) * size]
+            floor = 1e-4 * float(own.diagonal().mean()) or 1.0
             step = torch.linalg.solve(gram + ridge * eye, wanted)
-            share = inner + floor * torch.eye(size, dtype=torch.float64)
+            share = own + floor * torch.eye(size, dtype=torch.float64)
             values[head] += torch.linalg.solve(share, step.t()).t()
     return values, outputs, constant
+
+
+def through_values(sums: Tensor, values: Tensor, has_constant: bool) -> Tensor:
+    """Sums over A X of all heads and the constant, N (k·M + 1), as those over the heads' values, N (k·D + 1): their
+    product with the block diagonal of V."""
+    heads, width, _ = values.shape
+    parts = [sums[:, head * width : (head + 1) * width] @ values[head] for head in range(heads)]
+    return torch.cat([*parts, sums[:, -1:]] if has_constant else parts, 1)
 
 
 def joined(values: Tensor, outputs: Tensor, constant: Tensor, has_constant: bool) -> Tensor:
