@@ -160,6 +160,7 @@ def refuse_heads(plan: Plan, model: Model) -> None:
     """Raise HeadwiseError for kinds and numbers of heads that a given model cannot keep, and where a plan leaves open
     which of several kinds may be removed: encoder heads alone are usual for models that translate."""
     model.task.check_quality()
+    model.task.check_answers()
     usual = model.task.usual_kinds
     for sweep in plan.pruning:
         if "kinds" not in sweep.model_fields_set and tuple(sweep.kinds) != usual:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import AutoModel, BertConfig, BertForSequenceClassification
 
 import headwise as hw
 from faces.lab.floats import floats_of
@@ -242,6 +244,53 @@ def test_an_embedding_model_is_compared_by_cosine() -> None:
     )
     with pytest.raises(HeadwiseError, match="no output"):
         session.smallest(Question(text=TEXT))
+
+
+SENTENCE_TRANSFORMERS = "sentence_transformers.sentence_transformer.modules."
+
+
+@pytest.mark.parametrize(("mode", "prompt"), [("cls", ""), ("lasttoken", ""), ("mean", "c d ")])
+def test_the_vector_is_made_as_the_folder_says(tmp_path: Path, mode: str, prompt: str) -> None:
+    """The first or the last state, or the mean, behind the prompt: by plain transformers with the head's input zeroed."""
+    model = embedder()
+    model.hf.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    modules = [{"path": "", "type": f"{SENTENCE_TRANSFORMERS}Transformer"}]
+    modules.append({"path": "1_Pooling", "type": f"{SENTENCE_TRANSFORMERS}Pooling"})
+    (tmp_path / "1_Pooling").mkdir()
+    settings = {"prompts": {"asked": prompt}, "default_prompt_name": "asked"}
+    for name, content in {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"pooling_mode": mode},
+        "config_sentence_transformers.json": settings if prompt else {},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    session = Session.open(str(tmp_path))
+    hf: Any = AutoModel.from_pretrained(tmp_path).eval()
+    read = model.tokenizer(f"{prompt}{TEXT}", return_tensors="pt")
+    pick = {"cls": lambda states: states[0, 0], "lasttoken": lambda states: states[0, -1]}
+    size = hf.config.hidden_size // hf.config.num_attention_heads
+
+    def vector() -> Any:
+        with torch.no_grad():
+            return pick.get(mode, lambda states: states[0].mean(0))(hf(**read)[0])
+
+    def off(module: Any, given: Any) -> Any:
+        states = given[0].clone()
+        states[..., :size] = 0
+        return (states,)
+
+    whole = vector()
+    layer = hf.encoder.layer[0].attention.output.dense
+    hook = layer.register_forward_pre_hook(off)
+    expected = float(torch.cosine_similarity(whole, vector(), dim=0))
+    hook.remove()
+    head = "encoder-self/0/0"
+    found = session.inspect(Question(text=TEXT, gates={head: 0.0}))["similarity"]
+    assert found == pytest.approx(expected, abs=1e-5) and found < 1 - 1e-4
+    effects = session.head_effects(Question(text=TEXT))
+    place = effects["heads"].index(head)
+    assert effects["total"][place] == pytest.approx(expected - 1, abs=1e-5)
 
 
 def test_a_pruned_embedding_model_is_compared_with_the_full_one() -> None:

@@ -219,6 +219,16 @@ def test_vectors_that_headwise_cannot_make(
     assert hw.prune(model, lines(12), hw.Greedy(keep=2)).heads.total == 2
 
 
+@pytest.mark.parametrize("command", ["prune", "story"])
+def test_they_are_known_before_any_step(tmp_path: Path, refused: Any, command: str) -> None:
+    folder = folder_of_sentence_transformers(tmp_path / "given", {}, "Dense")
+    files = [tmp_path / "train.txt", tmp_path / "dev.txt"]
+    for file, text in zip(files, (lines(20, 1), lines(9, 2)), strict=True):
+        file.write_text("\n".join(text) + "\n")
+    said = refused(command, folder, "--text", files[0], "--dev", files[1], "--keep", 2, "--dry-run")
+    assert "with a module Dense" in said
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

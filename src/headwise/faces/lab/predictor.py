@@ -41,7 +41,9 @@ from headwise.models.attention.reuse import (
 )
 from headwise.models.decoding.translator import decode, most_written, sentence_limit
 from headwise.models.model import Model
+from headwise.models.tasks.embedding import Embedding
 from headwise.models.tasks.objective import predict as logits_of
+from headwise.models.tasks.pooling import Pooling, Reading
 
 __all__ = [
     "NO_CHANGE",
@@ -145,13 +147,13 @@ class Prompt:
 @dataclass(frozen=True)
 class Prediction:
     """The result of a forward: the log-probabilities of the predicted tokens, the output as text, the
-    log-probabilities of all tokens at the position that is shown (V), and the vectors of an embedding
-    model (S M)."""
+    log-probabilities of all tokens at the position that is shown (V), and the vector of the text from an
+    embedding model (M)."""
 
     log_probabilities: Tensor
     text: str = ""
     shown_log_probabilities: Tensor | None = None
-    vectors: Tensor | None = None
+    vector: Tensor | None = None
 
 
 class Predictor:
@@ -182,7 +184,11 @@ class Predictor:
         self.task_output = model.task.output
         self.heads = list(model.heads)
         self.trees = trees or {}
-        self.max_tokens = min(MAX_TOKENS, sentence_limit(hf))
+        task = model.task
+        # As its folder says, and as `evaluate` measures it.
+        self.reading = task.reading() if isinstance(task, Embedding) else Reading()
+        self.pooling = task.pooling() if isinstance(task, Embedding) else Pooling(("mean",))
+        self.max_tokens = min(MAX_TOKENS, sentence_limit(hf), self.reading.longest or MAX_TOKENS)
         self.raise_if_cancelled = lambda: None
         self.unchanged_cache = lru_cache(self.cached_sentences)(self.predict_unchanged)
 
@@ -200,8 +206,11 @@ class Predictor:
         self, text: str, beam: int, position: int | None
     ) -> tuple[Prompt, Prediction]:
         """`unchanged_prediction` for a new sentence."""
-        sentence = read_sentence(self.tokenizer, text, self.max_tokens)
-        sentence = with_tree(self.tokenizer, sentence, self.trees.get(text.strip()))
+        read = self.reading(text) if text.strip() else text
+        sentence = read_sentence(self.tokenizer, read, self.max_tokens)
+        # A tree has no words of a prompt.
+        tree = None if self.reading.prompt else self.trees.get(text.strip())
+        sentence = with_tree(self.tokenizer, sentence, tree)
         with self.changed(NO_CHANGE):
             prompt = PROMPTS[self.task_output](self, sentence, beam, position)
 
@@ -245,9 +254,7 @@ class Predictor:
     def predict(self, prompt: Prompt) -> Prediction:
         """The prediction of one forward."""
         if not prompt.predicted_tokens:
-            # The states of the only sentence: S M.
-            vectors = output_of(self.hf.base_model, prompt.inputs)[0][0].float().cpu()
-            return Prediction(torch.empty(0), vectors=vectors)
+            return Prediction(torch.empty(0), vector=self.vectors(prompt.inputs)[0])
 
         log_probabilities = logits_of(self.hf, prompt.read)[0].float().log_softmax(-1).cpu()
         positions = [predicted.position for predicted in prompt.predicted_tokens]
@@ -264,6 +271,11 @@ class Predictor:
                 likeliest.append(int(log_probabilities[predicted.position].argmax()))
         text = " ".join(self.token_names(likeliest))
         return Prediction(of_tokens, text, log_probabilities[prompt.position])
+
+    def vectors(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The vectors of texts of equal length, B M."""
+        states = output_of(self.hf.base_model, inputs)[0].float().cpu()
+        return self.pooling(states, torch.ones(states.shape[:2], dtype=torch.bool))
 
     def prompt_with_new_translation(self, prompt: Prompt, change: Change, beam: int) -> Prompt:
         """The prompt with the translation that the changed model writes; other models' prompts stay,
@@ -328,7 +340,7 @@ class Predictor:
     ) -> Tensor:
         """The difference in the predicted tokens' log-probabilities when one more head is off, in
         addition to a change: heads x tokens. An embedding model has one column, the difference in the
-        similarity to its vectors without any gate.
+        similarity to its vector without any gate.
 
         Exact: every head is a row of a batch of copies of the sentence.
         """
@@ -373,13 +385,12 @@ class Predictor:
         self, prompt: Prompt, unchanged: Prediction, copies: int
     ) -> Tensor:
         """The predicted tokens' log-probabilities in each of some copies of a sentence, B T. An
-        embedding model has one column, the similarity to its vectors without any gate."""
+        embedding model has one column, the similarity to its vector without any gate."""
         inputs = {
             name: tensor.expand(copies, *tensor.shape[1:]) for name, tensor in prompt.inputs.items()
         }
-        if unchanged.vectors is not None:
-            vectors = output_of(self.hf.base_model, inputs)[0].float().cpu()
-            return mean_cosine(unchanged.vectors, vectors)[:, None]
+        if unchanged.vector is not None:
+            return torch.cosine_similarity(unchanged.vector, self.vectors(inputs), dim=-1)[:, None]
 
         device = self.hf.device
         predicted = prompt.predicted_tokens
@@ -532,11 +543,6 @@ def blended(call: AttentionCall, gates: Mapping[int, float], change: Change) -> 
 def switched_off(call: AttentionCall, head: int, change: Change) -> Tensor:
     """The outputs B Q H D of a call in which one head gives its replacement."""
     return with_others(call, head, change.replacement(call, head))
-
-
-def mean_cosine(vectors: Tensor, others: Tensor) -> Tensor:
-    """The cosine of sentences' mean vectors, S M or B S M each."""
-    return torch.cosine_similarity(vectors.mean(-2), others.mean(-2), dim=-1)
 
 
 @contextmanager

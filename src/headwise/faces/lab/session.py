@@ -44,7 +44,6 @@ from headwise.faces.lab.predictor import (
     Prediction,
     Predictor,
     Prompt,
-    mean_cosine,
 )
 from headwise.faces.lab.sentence import (
     ENGLISH,
@@ -343,7 +342,7 @@ class Session:
 
         The old output is the model's without gates, the new one with them; `changes` are from the
         full model's output without gates to the new one. `similarity`: for an embedding model, the
-        cosine of the mean of the tokens' vectors with the mean of the full model without gates.
+        cosine of the text's vector with that of the full model without gates.
         `head_effects_seconds`: about the most that `head_effects` takes, from the processor time of
         one forward. `before` and `after`: numbers of the same token without and with the gates.
         Attention maps are float32, H Q K, in base64.
@@ -389,8 +388,8 @@ class Session:
             )
         cosine = None
         # Only models of embeddings have vectors.
-        if of_full.vectors is not None and new_output.vectors is not None:
-            cosine = mean_cosine(of_full.vectors, new_output.vectors).item()
+        if of_full.vector is not None and new_output.vector is not None:
+            cosine = torch.cosine_similarity(of_full.vector, new_output.vector, dim=0).item()
         return {
             "task": predictor.task_output,
             "sound": predictor.sound_json(prompt, unchanged.text, new_output.text),
@@ -444,7 +443,7 @@ class Session:
             tokens = predictor.token_names([each.token for each in prompt.predicted_tokens])
             in_output = [each.in_output for each in prompt.predicted_tokens]
         else:
-            # An embedding model has one column, the similarity to its vectors without any gate.
+            # An embedding model has one column, the similarity to its vector without any gate.
             tokens = ["similarity"]
             in_output = [True]
         return {

@@ -57,6 +57,9 @@ class Embedding(Task):
             text = Text.from_lines(map(reading, text), text.name)
         return Lines(text, self.tokenizer, self.longest, "decoder-self" in self.heads.kinds)
 
+    def check_answers(self) -> None:
+        self.pooling()
+
     def own_answers(self, batches: Batches) -> Similarities:
         return answer_pairs(
             self.hf, batches, self.pooling(), self.vector_places, self.reading().words

@@ -203,6 +203,10 @@ class Task(ABC):
     def check_quality(self, text: Any = None) -> None:  # noqa: B027 - most can
         """Raise HeadwiseError for a model that cannot give the answers of its task, and for a text that has none."""
 
+    def check_answers(self) -> None:  # noqa: B027 - most have
+        """Raise HeadwiseError for a model that can be pruned to a number of heads, and whose answers headwise does not
+        make, such as vectors by a module of its own."""
+
     def check_generates(self) -> None:
         """Raise HeadwiseError for a model that does not translate."""
         if not self.generates or not self.hf.can_generate():

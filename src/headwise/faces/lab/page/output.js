@@ -67,7 +67,7 @@ function Similarity({ inspection, pruned, off }) {
       <div><dt>${off === 0 ? "All heads on" : "With your changes"}</dt><dd><b class="log-change">${plain(inspection.similarity, 4)}</b></dd></div>
       ${pruned && html`<div><dt>Pruned model</dt><dd><b class="similarity pruned">${plain(pruned.similarity, 4)}</b></dd></div>`}
     </dl>
-    <p class="note">The cosine of the sentence's two vectors: 1 where they point the same way. Each is the mean of the tokens' vectors.</p>
+    <p class="note">The cosine of the sentence's two vectors: 1 where they point the same way. Each is the mean of the tokens' vectors, or made of them as the model's folder says.</p>
   </div>`;
 }
 
