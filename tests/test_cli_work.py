@@ -11,9 +11,11 @@ import pytest
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder
+from headwise.core.heads import Head
+from headwise.core.layout import HeadMask
 from headwise.core.result import Result
 from headwise.faces.cli.work import Work, default_folder
-from models.tasks.askers import asker, lines
+from models.tasks.askers import asker, lines, sentences
 
 
 class One(Result):
@@ -105,3 +107,21 @@ def test_two_models_scored_without_out(
         signature = json.loads((Path(out.strip()).parent / "heads.json").read_text())
         assert (Path(signature["model"]), signature["measures"]) == (Path(name), [measure])
     assert len([*Path("runs/score").glob("c-a*")]) == 2
+
+
+def test_heads_of_a_pruned_model_are_said_to_have_new_numbers(
+    call: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Its head 0 may have been another one, which nothing in its table says."""
+    model = asker("gpt2")
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(sentences(8, 0)) + "\n")
+    first, *_, last = model.heads
+    for gone, moved in ((first, True), (last, False)):
+        layout = HeadMask.full(model.heads).without([gone])
+        folder = model.remove(layout).save(tmp_path / f"without-{moved}")
+        words = ["score", folder, "--text", text, "--measure", "confidence"]
+        status, _, said = call(*words, "--out", f"{folder}-scores")
+        told = " ".join(said.split())
+        assert status == 0 and ("before others were removed" in told) is moved
+        assert (f"{first} was {Head(first.kind, 0, 1)} before" in told) is moved

@@ -11,6 +11,7 @@ import typer
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import MODEL, Folder
+from headwise.core.heads import Head
 from headwise.data.lines import one_sided
 from headwise.faces.cli.arguments import (
     TEXT_OPTIONS,
@@ -127,6 +128,7 @@ def score(
     files = (*Scores.FILES, *Interactions.FILES)
     work = Work("score", [model], files, out, quiet, dry_run, main)
     loaded = hw.load(model, device, dtype=dtype)
+    say_numbers(loaded, work)
     given = read_text(loaded, model, text, limit=limit, progress=work.progress, outline=dry_run)
     plan = ScorePlan(loaded, given, options, seed=seed, place=work.place)
 
@@ -257,6 +259,7 @@ def roles(
     files = (*Roles.FILES, *RoleSets.FILES, *LostWords.FILES)
     work = Work("roles", [model], files, out, quiet, dry_run)
     loaded = hw.load(model, device, dtype=dtype)
+    say_numbers(loaded, work)
     hears = loaded.task.reads_audio
     refuse_links(loaded, links)
     # A speech model is tested on recordings, which --audio names; all others on trees.
@@ -293,6 +296,18 @@ def roles(
         return results
 
     work.do(run, partial(role_forecast, loaded, trees, sets=set_text, words=word_text, **options))
+
+
+def say_numbers(model: Model, work: Work) -> None:
+    """Say that a pruned model's heads have other numbers than in the model that it was made of, where they have."""
+    for site in model.heads.sites:
+        for number, before in enumerate(model.heads_left.of(site)):
+            if number != before:
+                work.progress.say(
+                    f"Heads have the numbers of this smaller model: {Head(*site, number)} was {Head(*site, before)} before "
+                    "others were removed."
+                )
+                return
 
 
 def trees_in(files: list[str] | None) -> Any:

@@ -303,7 +303,9 @@ def engine_lines(model: Model) -> list[str]:
     lines = []
     for name, entry in engine.items():
         reason = entry.why_not(model)
-        lines.append(f"  {name:7}{entry.title:14}{f'no: {reason}' if reason else 'yes'}")
+        filled = name == "stock" and not model.is_stock
+        answer = "yes, with heads of zeros, which may save nothing" if filled else "yes"
+        lines.append(f"  {name:7}{entry.title:14}{f'no: {reason}' if reason else answer}")
     return lines
 
 

@@ -142,7 +142,7 @@ PAPER_FIGURES = {
     "kept": PaperFigure(
         "what the heads that stay do",
         "Voita fig. 8",
-        "roles of the full model and of pruned ones (headwise run, with scoring.pruned)",
+        "roles of the full model and of those that gates pruned (headwise story --method gates --treebank FILE)",
         draw_kept,
     ),
     "kinds": PaperFigure(

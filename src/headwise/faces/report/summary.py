@@ -389,7 +389,18 @@ def heads_that_matter(run: FinishedRun) -> str:
     values = values_by_head(run, score_maps.LOSS_MEASURE)
     highest = sorted(values, key=values.__getitem__, reverse=True)[:MOST_NAMED]
     named = [f"{head} (+{values[head]:.2g})" for head in highest if values[head] > 0]
-    return f"Most missed when off, in nats per token: {listed(named)}." if named else ""
+    if not named:
+        return ""
+    sentence = f"Most missed when off, in nats per token: {listed(named)}."
+    left = None if run.chosen is None else run.layouts.get(run.chosen["setting"])
+    gone = [
+        str(head)
+        for head in highest
+        if left is not None and values[head] > 0 and head not in left.kept
+    ]
+    if run.chosen is not None and gone:
+        sentence += f" The model of {run.chosen['kept']} heads is without {listed(gone)}: its others may make up for that."
+    return sentence
 
 
 def like_untrained(run: FinishedRun) -> str:
