@@ -18,6 +18,7 @@ from headwise.data.text import (
     TableText,
     TextSpec,
     cells_of,
+    dataset_named,
     declared_classes,
     one_spec,
     records_of,
@@ -49,7 +50,11 @@ class LabelledPairs(TableText):
         """Whether a user names a table, or a data set, with two texts a row."""
         name = spec if isinstance(spec, str) else spec[0] if isinstance(spec, list | tuple) else ""
         if str(name).startswith(DATASETS):
-            return "text_pair" in parse_qs(str(name).partition("?")[2])
+            named = parse_qs(str(name).partition("?")[2])
+            # Columns that are named decide.
+            if named.keys() & {"text", "text_pair"}:
+                return "text_pair" in named
+            return sides_of(dataset_named(name, cls.columns)[0].column_names) is not None
         table = named_table(spec)
         return table is not None and sides_of(names_in(existing_file(table))) is not None
 
@@ -60,7 +65,9 @@ class LabelledPairs(TableText):
         Raises HeadwiseError as `LabelledText.open`."""
         spec = one_spec(spec, cls.what.capitalize())
         if str(spec).startswith(DATASETS):
-            return super().open(spec, cache)
+            dataset, name, options = dataset_named(spec, cls.columns)
+            made = None if "text" in options else cls.made_of(dataset, name)
+            return super().open(spec, cache) if made is None else made
         file = existing_file(spec)
         names = names_in(file)
         sides = sides_of(names)
@@ -73,7 +80,7 @@ class LabelledPairs(TableText):
         return cls._write(rows, file.name, cache, file_key("labelled pairs", file))
 
     @classmethod
-    def made_of(cls, given: Any) -> Self | None:
+    def made_of(cls, given: Any, name: str = "rows") -> Self | None:
         """Such a text, of rows in Python: (text, other, label), or by name, a table, or a data set; None of anything
         else."""
         names: Sequence[Any] = getattr(given, "column_names", None) or ()
@@ -89,7 +96,7 @@ class LabelledPairs(TableText):
                 return None
             keys = (*sides, label)
             cells = rows_in_python([[row[key] for key in keys] for row in rows], cls)
-            return cls._write(cells, "rows", None, classes=declared_classes(given, label))
+            return cls._write(cells, name, None, classes=declared_classes(given, label))
         if all(isinstance(row, list | tuple) and len(row) == len(cls.columns) for row in rows):
             return cls.from_rows(rows)
         return None
@@ -107,6 +114,14 @@ def names_in(file: Path) -> list[str]:
 
 
 def sides_of(names: Iterable[Any]) -> tuple[str, str] | None:
-    """What the columns of two texts are called; None where there are none."""
+    """What the columns of two texts are called; None where there are none. Raises HeadwiseError for a table with other
+    texts beside them."""
     there = {*names}
-    return next((pair for pair in SIDES if {*pair} <= there), None)
+    pairs = [pair for pair in SIDES if {*pair} <= there]
+    others = [*pairs[1:], *([("text",)] if "text" in there and pairs[:1] != [SIDES[0]] else [])]
+    if pairs and others:
+        raise HeadwiseError(
+            f"A table has {' and '.join(pairs[0])}, and also {' and '.join(others[0])}: leave out, or rename, what is not "
+            "to be read."
+        )
+    return pairs[0] if pairs else None

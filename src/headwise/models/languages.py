@@ -107,6 +107,12 @@ def refuse_other_labels(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
         )
     forced = getattr(getattr(hf, "generation_config", None), "forced_bos_token_id", None)
     if forced is not None and (first := first_of_target(tokenizer)) != forced:
+        if language_of(tokenizer, forced) is None:
+            raise HeadwiseError(
+                f"{name} begins its translations with {tokenizer.convert_ids_to_tokens(forced)} (forced_bos_token_id of its "
+                "generation configuration), which its tokenizer does not put before targets: let its template add it, or "
+                "write null there."
+            )
         begun, marked = tokenizer.convert_ids_to_tokens([forced, first])
         raise HeadwiseError(
             f"{name} begins its translations with {begun} (forced_bos_token_id of its generation configuration), but its "

@@ -91,6 +91,28 @@ def test_inputs_that_a_tokenizer_declares(tmp_path: Path) -> None:
     assert found["loss"] == pytest.approx(lost / len(ROWS), rel=1e-5)
 
 
+def test_a_data_set_of_pairs_as_glue_names_them(tmp_path: Path) -> None:
+    """Of a file, without options: as the same rows in a table."""
+    model = of_pairs()
+    frame = pd.DataFrame(ROWS, columns=["premise", "hypothesis", "label"])
+    Dataset.from_pandas(frame).to_parquet(tmp_path / "mnli.parquet")
+    frame.to_csv(tmp_path / "mnli.csv", index=False)
+    spec = f"datasets:{tmp_path / 'mnli.parquet'}"
+    given = [model.task.read(each) for each in (spec, str(tmp_path / "mnli.csv"))]
+    given.append(model.task.read(f"{spec}?text=premise&text_pair=hypothesis"))
+    assert all(list(text) == ROWS for text in given)
+    assert given[0].name == given[2].name
+
+
+def test_a_table_with_the_joined_text_beside_the_pair(tmp_path: Path) -> None:
+    frame = pd.DataFrame(ROWS, columns=["sentence1", "sentence2", "label"])
+    frame["text"] = frame.sentence1 + " " + frame.sentence2
+    frame.to_csv(tmp_path / "both.csv", index=False)
+    words = "has sentence1 and sentence2, and also text: leave out"
+    refuses(lambda: hw.evaluate(of_pairs(), str(tmp_path / "both.csv")), words)
+    refuses(lambda: hw.evaluate(of_pairs(), frame), words)
+
+
 def test_formats(tmp_path: Path) -> None:
     model = of_pairs()
     frame = pd.DataFrame(ROWS, columns=NAMES)

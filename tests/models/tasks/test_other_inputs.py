@@ -11,7 +11,7 @@ import torch
 from transformers import RoCBertTokenizer
 
 import headwise as hw
-from models.attention.families import GPT, STACK, build
+from models.attention.families import GPT, STACK, TWO_STACKS, build
 from models.tasks.test_tagging import ROWS, tokenizer
 from refusals import refuses
 
@@ -65,6 +65,15 @@ def test_a_decoder_with_words_of_its_own_is_refused(words: int) -> None:
     pairs = [*zip(LINES, LINES, strict=True)]
     for text in (pairs, LINES):
         refuses(lambda text=text: hw.score(model, text), f"an encoder with 50 … with {words}")
+
+
+def test_a_start_that_is_no_language_is_not_called_one() -> None:
+    """As of BART, beside a tokenizer whose template adds no start."""
+    hf = build("BartForConditionalGeneration", **TWO_STACKS)
+    hf.generation_config.forced_bos_token_id = 5
+    model = hw.Model(hf, tokenizer(), "bart")
+    said = refuses(lambda: hw.score(model, [*zip(LINES, LINES, strict=True)]), "with bob … null")
+    assert "language" not in said
 
 
 NUMBERS = [{"num_labels": 1}, {"num_labels": 3, "problem_type": "multi_label_classification"}]
