@@ -205,7 +205,7 @@ class TestSignals:
             assert ended == status and "Traceback" not in said, said
             assert (
                 said.splitlines()[-1]
-                == "headwise: Stopped. Run the same command again to go on where it was."
+                == "headwise: Stopped. Run the same command again: it goes on behind the last part that it finished."
             )
             assert not (tmp_path / "out/model").exists()
             seen |= further()

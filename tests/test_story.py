@@ -238,3 +238,13 @@ def test_the_folder_of_a_story_stands_for_the_model_that_it_chose(
     assert status == 0
     assert len(Quality.read("quality").table["model"].unique()) == 2
     assert small.name in said and "one that always says" in said
+
+
+def test_evaluate_compares_own_translations_as_they_were_written(tmp_path: Path) -> None:
+    """One-sided text has the first model's greedy translations as references, so that model agrees with all of them."""
+    model = asker("marian")
+    found = hw.evaluate(model, sentences(8, 0))
+    assert found.signature["search"]["beam"] == 1
+    assert found.of(model.name, "agreement") == 100
+    pairs = list(zip(sentences(8, 0), sentences(8, 1), strict=True))
+    assert hw.evaluate(model, pairs).signature["search"]["beam"] == 5

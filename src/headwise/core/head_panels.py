@@ -122,9 +122,7 @@ class Drawing:
         groups = dict.fromkeys(
             one.group for table in functions for found in table.values() for one in found
         )
-        self.colours = {
-            group: DISTINCT[place % len(DISTINCT)] for place, group in enumerate(groups)
-        }
+        self.colours = {group: distinct(place) for place, group in enumerate(groups)}
 
     def svg(self) -> str:
         """All panels: those with functions below the others in a narrow picture, else beside them."""
@@ -359,6 +357,12 @@ class Drawing:
             f'<text x="{x:.2f}" y="{y:.2f}" font-family="{FONT}" font-size="{size:.2f}" fill="{colour}" '
             f'text-anchor="{anchor}"{weight} {more}>{escape(words)}</text>'
         )
+
+
+def distinct(place: int) -> str:
+    """A colour for each place: after the first ones their pale tints, then tints that are paler."""
+    turn, which = divmod(place, len(DISTINCT))
+    return blend([DISTINCT[which], "#ffffff"], 1 - 0.45**turn)
 
 
 def fitting(words: str, room: float, size: float) -> float:

@@ -6,6 +6,7 @@ read it here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -208,3 +209,10 @@ QUALITIES = (BLEU, AGREEMENT, PERPLEXITY, ACCURACY, SIMILARITY, WORD_ERROR_RATE)
 LOSSES = (
     f"{BLEU.loss}, {PERPLEXITY.loss}, {ACCURACY.loss}, {SIMILARITY.loss}, or {WORD_ERROR_RATE.loss}"
 )
+
+
+def said_itself(number: Number, quality: QualityMeasure) -> Number:
+    """The agreement of a model with translations that it wrote itself has no interval: it is no sample of anything."""
+    if quality != AGREEMENT or number.value is None or not math.isclose(number.value, 100):
+        return number
+    return Number(100.0, units=number.units)

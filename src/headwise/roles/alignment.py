@@ -371,7 +371,8 @@ def pairs_for(
     pairs = model.task.completed(text, progress, outline)
     if not isinstance(pairs, ParallelText):
         raise HeadwiseError(
-            f"{model.name} is {model.task.noun}, and {text.name} has one side: give sentence pairs (two files)."
+            f"{model.name} is {model.task.noun}, and {text.name} has one side, but alignment is tested on sentence pairs: "
+            "leave it out, or give two files to a translation model. --treebank and --words test other functions."
         )
     return pairs
 

@@ -13,7 +13,7 @@ from headwise.core.answers import Answers, Similarities, read_answers
 from headwise.core.folders import below, write_text
 from headwise.core.layout import HeadMask
 from headwise.core.measured import choose_smallest
-from headwise.core.qualities import AGREEMENT, Number
+from headwise.core.qualities import Number, said_itself
 from headwise.data.embedded import Split
 from headwise.data.lines import read_lines
 from headwise.importance.work import TRANSLATION
@@ -272,9 +272,8 @@ class Evaluate(
         signatures = {}
         for quality, made in own.made.items():
             number = own.by(quality).number(seed=run.plan.seed)
-            # The full model says what it said: that is no sample of anything.
-            if quality == AGREEMENT and self.variant == FULL and number.value == quality.whole:
-                number = Number(number.value, units=number.units)
+            if self.variant == FULL:
+                number = said_itself(number, quality)
             numbers[quality.name] = astuple(number)
             signatures[f"{quality.name}_signature"] = made
         against = {}

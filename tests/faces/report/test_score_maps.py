@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pandas as pd
@@ -18,6 +19,7 @@ from headwise.faces.report import (
     role_tables,
     score_faithfulness,
     score_maps,
+    summary,
 )
 from headwise.faces.report.run_folder import FinishedRun
 from headwise.importance.most_faithful import faithfulness_statistics, most_faithful
@@ -205,3 +207,11 @@ def test_pairs_are_told_apart_by_the_p_of_all_of_them(run: FinishedRun) -> None:
     assert content is not None
     assert (content["redundant"], content["synergistic"]) == (0, 0)
     assert not any(cell["significant"] for cell in data_of(content["map"]))
+
+
+def test_no_interval_is_no_interval_around_zero(run: FinishedRun) -> None:
+    rows = run.heads[run.heads["measure"] == "ablation.zero"].assign(low=math.nan, high=math.nan)
+    assert score_maps._off_sentence(rows, "ablation.zero").strip().startswith("Too few")
+    few = replace(run, heads=run.heads.assign(low=math.nan, high=math.nan))
+    assert "Too few sentences were read for intervals" in summary.heads_that_matter(few)
+    assert "Too few" not in summary.heads_that_matter(run)

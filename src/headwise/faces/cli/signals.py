@@ -84,7 +84,9 @@ def resumable(out: Path) -> Iterator[None]:
     try:
         yield
     except Stopped as stop:
-        stop.args = ("Stopped. Run the same command again to go on where it was.",)
+        stop.args = (
+            "Stopped. Run the same command again: it goes on behind the last part that it finished.",
+        )
         raise
     except Exception as error:
         failure = write_error(error)

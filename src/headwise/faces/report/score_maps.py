@@ -240,6 +240,9 @@ def is_sure(row: Mapping[Any, Any]) -> bool:
 
 def _off_sentence(rows: pd.DataFrame, measure: str) -> str:
     """How many heads significantly matter when they alone are switched off, and how many would at random."""
+    rows = rows.dropna(subset=["low", "high"])
+    if rows.empty:
+        return " Too few sentences were read for intervals."
     sure = rows[[is_sure(row) for row in rows.to_dict("records")]]
     better = int((sure["value"] < 0).sum())
     name = capital(measure_name(measure))

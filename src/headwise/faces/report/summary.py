@@ -42,7 +42,7 @@ from headwise.faces.report.format import (
     signed,
     size,
 )
-from headwise.faces.report.head_rows import heads_in, values_by_head
+from headwise.faces.report.head_rows import heads_in, of_measure, values_by_head
 from headwise.faces.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.faces.report.page import section
 from headwise.faces.report.run_folder import FinishedRun
@@ -392,6 +392,11 @@ def heads_that_matter(run: FinishedRun) -> str:
     if not named:
         return ""
     sentence = f"Most missed when off, in nats per token: {listed(named)}."
+    rows = of_measure(run.heads, score_maps.LOSS_MEASURE)
+    if rows["low"].isna().all():
+        sentence += (
+            " Too few sentences were read for intervals: other heads may lead on other text."
+        )
     left = None if run.chosen is None else run.layouts.get(run.chosen["setting"])
     gone = [
         str(head)

@@ -49,7 +49,9 @@ def export(
     refuse_captured(model.hf, "An export")
     reason = target.why_not(model)
     if reason:
-        raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}.")
+        others = [name for name, entry in engine.items() if entry.why_not(model) is None]
+        take = f": take {', '.join(others)}" if others else ""
+        raise HeadwiseError(f"{model.name} cannot be exported to {to}: {reason}{take}.")
 
     if attention and not target.attention:
         able = ", ".join(name for name, entry in engine.items() if entry.attention)

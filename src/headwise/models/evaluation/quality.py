@@ -14,7 +14,7 @@ from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError, called_as, did_you_mean
 from headwise.core.options import Search, refuse_other_options
 from headwise.core.progress import Report, part, shown, turn
-from headwise.core.qualities import NUMBER_COLUMNS, Number
+from headwise.core.qualities import NUMBER_COLUMNS, Number, said_itself
 from headwise.core.result import TableResult
 from headwise.core.tables import QUALITY
 from headwise.data.text import ParallelText
@@ -130,9 +130,9 @@ def evaluate(
     if search is not None:
         refuse_other_options(search, Search, "evaluate: search", "beam=4")
     with shown("evaluate", progress) as report:
-        searched = search_of(first, search)
+        searched = search_of(first, search, read)
         answering = report if searched is None else part(report, 0.0, ANSWERING)
-        rows = measured_rows(several, names, read, search, answering)
+        rows = measured_rows(several, names, read, searched, answering)
         if searched is not None:
             rows += speed_rows(several, names, read, searched, part(report, ANSWERING, 1.0))
             # stable: speeds come behind the qualities of their model
@@ -141,7 +141,7 @@ def evaluate(
     signature: dict[str, Any] = {
         "models": names,
         "text": read.fingerprint,
-        "left_out": first.task.quality_batches(read, search=search).left_out,
+        "left_out": first.task.quality_batches(read, search=searched).left_out,
     }
     if searched is not None:
         signature["search"] = searched.model_dump()
@@ -154,9 +154,12 @@ def evaluate(
     )
 
 
-def search_of(model: Model, search: Search | None) -> Search | None:
-    """How a model's translations are searched for; None where it writes none."""
-    return (search or Search()) if model.task.generates else None
+def search_of(model: Model, search: Search | None, text: Any) -> Search | None:
+    """How a model's translations are searched for: as it is given, else as the translations were that it is compared with,
+    greedily where a model wrote these; None where it writes none."""
+    if search is not None or not model.task.generates:
+        return search
+    return Search(beam=1) if getattr(text, "made", "") else Search()
 
 
 def refuse_other_tasks(models: Sequence[Model]) -> None:
@@ -177,8 +180,8 @@ def evaluation_forecast(
     reads = []
     seconds = 0.0
     for model in models:
-        batches = model.task.quality_batches(text, search=search)
-        searched = search_of(model, search)
+        searched = search_of(model, search, text)
+        batches = model.task.quality_batches(text, search=searched)
         if searched is not None:
             # The batches whose speed is measured at the end, rounded up.
             few = -(-min(TIMED_SENTENCES, len(text)) // searched.batch)
@@ -244,6 +247,8 @@ def quality_rows(
     for place, (model, name) in enumerate(zip(models, names, strict=True)):
         for quality, made in answers.made.items():
             number = answers.by(quality).number(place)
+            if not place:
+                number = said_itself(number, quality)
             rows.append(quality_row(name, quality.name, number, made=made))
         if place:
             change = answers.change(place)
