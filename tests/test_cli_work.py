@@ -125,3 +125,21 @@ def test_heads_of_a_pruned_model_are_said_to_have_new_numbers(
         told = " ".join(said.split())
         assert status == 0 and ("before others were removed" in told) is moved
         assert (f"{first} was {Head(first.kind, 0, 1)} before" in told) is moved
+
+
+def test_a_command_that_is_refused_leaves_no_folder(
+    call: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the folders above it; those that were there before stay."""
+    monkeypatch.chdir(tmp_path)
+    folder = asker("gpt2").save(tmp_path / "model")
+    Path("mine").mkdir()
+    Path("short.txt").write_text("a b\n")
+    for words in (
+        ["score", folder, "--text", "nothing.txt", "--out", "mine/new/scores"],
+        ["evaluate", folder, folder, "--text", folder, "--out", "mine/new/quality"],
+        ["story", folder, "--text", "short.txt", "--out", "mine/new/story"],
+    ):
+        status, _, said = call(*words)
+        assert status == 1 and "Traceback" not in said
+        assert not [*Path("mine").iterdir()]

@@ -321,3 +321,19 @@ def test_multi30k(data_dir: Path) -> None:
     text = ParallelText.read(folder / "train.en.gz", folder / "train.de.gz")
     assert (len(text), text.blank) == (29_000, 0)
     assert all(side == side.strip() for pair in text for side in pair)
+
+
+def test_datasets_names_the_columns_of_a_table_that_lies_there(tmp_path: Path) -> None:
+    """JSON lines, CSV and TSV with any column names, as Parquet: they are no names on the hub."""
+    rows = [("A man rides.", "Ein Mann reitet."), ("Two dogs run.", "Zwei Hunde rennen.")]
+    for name, line in (
+        ("opus.jsonl", lambda row: json.dumps({"en": row[0], "de": row[1]})),
+        ("opus.csv", ",".join),
+        ("opus.tsv", "\t".join),
+    ):
+        lines = [line(row) for row in rows]
+        if name != "opus.jsonl":
+            lines.insert(0, line(("en", "de")))
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        found = ParallelText.open(f"datasets:{tmp_path / name}?source=en&target=de")
+        assert list(found) == rows

@@ -325,6 +325,9 @@ def test_a_recording_from_a_pipe_is_read_to_its_end(
 
 def test_recordings_without_a_text_are_counted(tmp_path: Path) -> None:
     wavfile.write(tmp_path / "a.wav", 8_000, np.zeros(80, np.int16))
-    (tmp_path / "a.csv").write_text("audio,text\na.wav,A cat.\na.wav,\na.wav, \n")
+    wavfile.write(tmp_path / "cut-off.wav", 8_000, np.zeros(0, np.int16))
+    (tmp_path / "a.csv").write_text(
+        "audio,text\na.wav,A cat.\na.wav,\na.wav, \ncut-off.wav,A dog.\n"
+    )
     speech = Speech.read(tmp_path / "a.csv")
-    assert (len(speech), speech.blank) == (1, 2) and "blank=2" in repr(speech)
+    assert (len(speech), speech.blank) == (1, 3) and "blank=3" in repr(speech)

@@ -333,6 +333,15 @@ class Folder:
         with writing(self.place):
             self.place.mkdir(parents=True, exist_ok=True)
 
+    def refuse_unmakeable(self) -> None:
+        """Raise HeadwiseError where the folder cannot be made. It is not there afterwards, where it was not before: a
+        command that is refused leaves nothing."""
+        missing = [path for path in (self.place, *self.place.parents) if not path.exists()]
+        self.make()
+        for path in missing:
+            with suppress(OSError):  # another process may be writing there by now
+                path.rmdir()
+
     @contextmanager
     def lock(self, main: bool = True) -> Iterator[None]:
         """A block in which no other process works in the folder, which is made if need be. main: whether this process is

@@ -41,6 +41,12 @@ __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 # Before the name of a data set of the Hugging Face hub.
 DATASETS = "datasets:"
+TABLES = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+}  # files that `datasets` reads by these
 SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
@@ -631,6 +637,9 @@ def _loaded(name: str, config: str | None, split: str) -> Dataset:
     try:
         if path.suffix == ".parquet" and path.is_file():
             return Dataset.from_parquet(name)
+        if (builder := TABLES.get(path.suffix)) and path.is_file():
+            tabs = {"sep": "\t"} if path.suffix == ".tsv" else {}
+            return load_dataset(builder, data_files=name, split=split, **tabs)
         if any((path / file).is_file() for file in SAVED):
             saved = load_from_disk(name)
             return split_of(saved, split) if isinstance(saved, Mapping) else saved

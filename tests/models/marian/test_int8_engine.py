@@ -11,7 +11,7 @@ from test_firefox import SENTENCES
 
 import headwise as hw
 from headwise.models.marian import files as marian_files
-from headwise.pruning.repair import repaired_on
+from headwise.pruning.repair import Repairs
 
 fxtranslate: Any = pytest.importorskip("fxtranslate", reason="fxtranslate is not installed (dev)")
 
@@ -61,7 +61,7 @@ def test_a_repaired_model_translates_there(firefox: hw.Model, tmp_path: Path) ->
     given, dev = (
         firefox.task.unread(hw.Text.from_lines(some)) for some in (TEXT.splitlines(), SENTENCES)
     )
-    small = repaired_on(firefox, mask, given, dev)
+    small = Repairs.on(firefox, given, dev).smaller(mask)
     there = translations(small, tmp_path / "1")
     near, far = (
         likeness(there, each.translate(SENTENCES, beam=1)) for each in (small, firefox.remove(mask))

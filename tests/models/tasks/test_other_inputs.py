@@ -12,6 +12,7 @@ from transformers import RoCBertTokenizer
 
 import headwise as hw
 from models.attention.families import GPT, STACK, TWO_STACKS, build
+from models.tasks.askers import asker
 from models.tasks.test_tagging import ROWS, tokenizer
 from refusals import refuses
 
@@ -112,3 +113,9 @@ def test_languages_that_no_embedding_reads_are_not_asked_for(tmp_path: Path) -> 
     """As the XLM of 17 languages."""
     hf = build("XLMWithLMHeadModel", **XLM, **LANGUAGES, use_lang_emb=False)
     hw.Model(hf, tokenizer(), "xlm").task.check(hw.Text.from_lines(LINES))
+
+
+def test_rows_without_tensors_are_no_batches() -> None:
+    """Rows of a data set of translations, `{"translation": {"en": …, "de": …}}`, in Python."""
+    rows = [{"translation": {"en": "a b", "de": "b a"}}]
+    refuses(lambda: hw.score(asker("marian"), rows), "holds no tensors … rows of source and target")

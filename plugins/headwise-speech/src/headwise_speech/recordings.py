@@ -28,6 +28,7 @@ TEXT_COLUMNS = ("audio", "text")
 UNKNOWN_SIZE = (
     0x7FFFF000  # bytes of a recording, from which on programs mean "to the end": ffmpeg, SoX
 )
+SHORTEST_WAV = 128  # bytes: a header alone has 44, or some more
 LARGEST_CHUNK = 1 << 20  # bytes before the samples, at most
 
 
@@ -144,7 +145,7 @@ class Speech(AnyText):
 def texts_of(
     rows: Iterable[tuple[Mapping[str, Any], str]], file: Path
 ) -> tuple[tuple[Utterance, ...], str, int]:
-    """The recordings of a table with a row for each, its name, and how many have a blank text."""
+    """The recordings of a table with a row for each, its name, and how many have a blank text or no sample."""
     utterances = []
     blank = 0
     for row, where in rows:
@@ -158,13 +159,21 @@ def texts_of(
         name = str(row["audio"])
         audio = existing_file(file.parent / name)
         said = on_one_line(text)
-        if said:
+        if said and not is_silent_file(audio):
             utterances.append(Utterance(audio, said, str(row.get("language") or "")))
         else:
             blank += 1
     if not utterances:
-        raise HeadwiseError(f"All {blank} texts of {file} are blank: write what is said.")
+        raise HeadwiseError(
+            f"All {blank} texts of {file} are blank, or their recordings are: write what is said."
+        )
     return tuple(utterances), file.name, blank
+
+
+def is_silent_file(audio: Path) -> bool:
+    """Whether a WAV holds no sample, as clips that were cut off; only files of little more than a header are opened."""
+    short = audio.suffix.lower() == ".wav" and audio.stat().st_size <= SHORTEST_WAV
+    return short and audio_seconds(audio) == 0
 
 
 def refuse_glued(text: str, where: str, folder: Path) -> None:

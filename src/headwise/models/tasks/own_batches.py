@@ -57,6 +57,11 @@ class OwnBatches:
                 "list of batches, which are read several times, each with the tensors of the model's own forward."
             )
         for batch in batches:
+            if not any(isinstance(value, Tensor) for value in batch.values()):
+                raise HeadwiseError(
+                    f"{shown_value(batch)} holds no tensors, so it is no batch of {name}; as a row of text it lacks the "
+                    "columns that are read. Pairs are rows of source and target, or (source, target)."
+                )
             labels = batch.get("labels")
             if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() > 2:
                 raise HeadwiseError(
