@@ -101,7 +101,7 @@ def test_heads_that_surely_matter_alone_have_a_star_and_are_counted(run: Finishe
     found = {cell["head"]: cell for cell in data_of(figure) if "address" in cell}
     assert [found[h]["text"] for h in range(4)] == ["0.53*", "−0.24*", "0.10", "0.00"]
     assert found[0]["interval"] == "[0.200, 0.900]" and found[3]["interval"] == "not measured"
-    assert "2 of 4 intervals exclude 0, 1 of them below 0: better without" in figure.facts
+    assert "2 of 3 intervals exclude 0, 1 of them below 0: better without" in figure.facts
     loss = [("cross", 0, h, "ablation.zero", v, v, v, 9, None) for h, v in enumerate((0.05, 0.0))]
     both = score_maps.score_maps(scored(run, [*rows, *loss]))
     assert [figure.name for figure in both] == ["one-head-off-encoder-self", "one-head-off-cross"]

@@ -165,7 +165,8 @@ def texts_of(
             blank += 1
     if not utterances:
         raise HeadwiseError(
-            f"All {blank} texts of {file} are blank, or their recordings are: write what is said."
+            f"All {blank} texts of {file} are blank, or their recording has no sound in it: write what is said, or pick "
+            "another recording."
         )
     return tuple(utterances), file.name, blank
 
