@@ -75,7 +75,7 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
     unread, held = model.task.unread(text), model.task.unread(dev)
 
     def repairs() -> Repairs:
-        """Anew for each model, whose seconds are counted."""
+        """Made for each model, whose seconds are counted."""
         return Repairs.on(model, unread, held)
 
     def mask_of(count: int) -> HeadMask:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from headwise.core.statistics import auroc_interval, marked_in_groups
+from headwise.faces.report.head_rows import with_function
 
 MEASURES = ["confidence", "lrp.ding.pooled", "gradient", "ablation.zero"]
 
@@ -25,8 +26,7 @@ def main() -> None:
         scores = pd.read_csv(folder / "heads.csv")
         labels = pd.read_csv(folder / "labels.csv", keep_default_na=False)
         labels = labels[labels["kind"] == "encoder-self"]
-        # a sink rests on one token whatever the words: no function of the paper's
-        named = labels[~labels["label"].str.startswith(("no known role", "sink"))]
+        named = with_function(labels)
         functions = set(named[["layer", "head"]].itertuples(index=False, name=None))
         rows = []
         for measure in MEASURES:

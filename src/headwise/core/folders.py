@@ -333,7 +333,7 @@ class Folder:
         with writing(self.place):
             self.place.mkdir(parents=True, exist_ok=True)
 
-    def refuse_unmakeable(self) -> None:
+    def refuse_unwritable(self) -> None:
         """Raise HeadwiseError where the folder cannot be made. It is not there afterwards, where it was not before: a
         command that is refused leaves nothing."""
         missing = [path for path in (self.place, *self.place.parents) if not path.exists()]

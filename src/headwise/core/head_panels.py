@@ -276,8 +276,8 @@ class Drawing:
 
     def scale(self, panel: HeadPanel, left: float, top: float, wide: float) -> float:
         """The colours of a panel's values with their ends; returns where it ends."""
-        ends = panel.scale
-        colours = ranges(self.palette)[ends.colours]
+        scale = panel.scale
+        colours = ranges(self.palette)[scale.colours]
         steps = 32
         long = min(wide, 90.0)
         # Each a hair wider than its place: else viewers draw a light seam between two.
@@ -286,10 +286,10 @@ class Drawing:
                 f'<rect x="{left + step * long / steps:.2f}" y="{top:.2f}" width="{long / steps + 0.2:.2f}" '
                 f'height="5" fill="{blend(colours, step / (steps - 1))}"/>'
             )
-        anchors = ("start", *["middle"] * (len(ends.ends) - 2), "end")
-        for end, anchor in zip(ends.ends, anchors, strict=True):
+        anchors = ("start", *["middle"] * (len(scale.ends) - 2), "end")
+        for end, anchor in zip(scale.ends, anchors, strict=True):
             self.text(
-                left + long * ends.share(end),
+                left + long * scale.share(end),
                 top + 12,
                 f"{end:g}".replace("-", "−"),
                 "muted",
@@ -297,8 +297,8 @@ class Drawing:
                 anchor,
             )
         # Nearer to an end its words would lie on those of 0 or of the highest value.
-        if panel.share is not None and 0.15 < ends.share(panel.share) < 0.75:
-            at = left + long * ends.share(panel.share)
+        if panel.share is not None and 0.15 < scale.share(panel.share) < 0.75:
+            at = left + long * scale.share(panel.share)
             self.parts.append(
                 f'<path d="M{at:.2f} {top - 1:.2f}v7.5" stroke="{self.palette["ink"]}" stroke-width="0.7"/>'
             )

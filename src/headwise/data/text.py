@@ -41,12 +41,8 @@ __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 # Before the name of a data set of the Hugging Face hub.
 DATASETS = "datasets:"
-TABLES = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-}  # files that `datasets` reads by these
+# The builders of `datasets` by the ending of a table.
+TABLES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv"}
 SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set

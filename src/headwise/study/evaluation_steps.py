@@ -202,26 +202,28 @@ class MeasureLosses(
         # Windows of long documents are no rows of the text.
         if len(lines) != (len(own.nearest) if isinstance(own, Similarities) else len(own.weights)):
             return []
-        rows = []
+        rows: list[dict[str, Any]] = []
         for number, before, after in full.beside(own).worse(1, 0, WORSE_TEXTS):
             made: tuple[float | str, float | str] = before, after
             if isinstance(own, Similarities):
                 made = lines[int(before)], lines[int(after)]
             row = (number + 1, lines[number], *made)
             rows.append(dict(zip(("number", "text", "before", "after"), row, strict=True)))
-        return [{**row, **continuations(run, variant, str(row["text"]))} for row in rows]
+        if run.task.output == "causal-lm" and rows:
+            whole, small = (model_of(run, one).task for one in (FULL, variant))
+            for found in rows:
+                found |= continuations(whole, small, found["text"])
+        return rows
 
 
-def continuations(run: RunContext, variant: Variant, text: str) -> dict[str, str]:
-    """The first half of a text, and how the full model and another continue it; nothing of models that continue none."""
-    if run.task.output != "causal-lm":
+def continuations(full: Task, smaller: Task, text: str) -> dict[str, str]:
+    """The first half of a text, and how two models continue it; nothing of models that continue none."""
+    tokens = full.tokenizer(text, add_special_tokens=False)["input_ids"]
+    begin = full.tokenizer.decode(tokens[: len(tokens) // 2])
+    if not begin:  # a text of one token has no first half
         return {}
-    both = [model_of(run, one).task for one in (FULL, variant)]
-    tokenizer = both[0].tokenizer
-    tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
-    begin = tokenizer.decode(tokens[: len(tokens) // 2])
-    full, own = (task.continued(begin) if begin else None for task in both)
-    return {} if full is None or own is None else {"begin": begin, "full": full, "own": own}
+    said, own = full.continued(begin), smaller.continued(begin)
+    return {} if said is None or own is None else {"begin": begin, "full": said, "own": own}
 
 
 def in_words(row: Any) -> str:

@@ -44,12 +44,12 @@ from headwise.models.environment import signature_of
 from headwise.models.model import Model
 from headwise.models.processes import failing_together
 from headwise.models.tasks.batches import Batches
+from headwise.models.tasks.objective import vocabulary_of
 from headwise.roles.lost_words import (
     FEWEST,
     SENTENCES,
     LostWords,
     Said,
-    check_words,
     lost_words,
     said_words,
     words_lost,
@@ -124,9 +124,10 @@ class ScorePass(
         without each head, of the forwards of `ablation.zero`."""
         names = list(self.measures)
         few = FEWEST <= len(text.data) <= SENTENCES
-        if not (run.plan.roles.words and few and SILENT in names):
+        # Without words of its own a model fails in `FindWords`, and keeps its scores.
+        says = bool(vocabulary_of(model.hf)) and run.plan.roles.words
+        if not (says and few and SILENT in names):
             return run_pass(model, text, names, run.plan.seed), []
-        check_words(model, run.text("dev"))
         said, silent = said_words(model, text)
         others = [name for name in names if name != SILENT]
         scores = run_pass(model, text, others, run.plan.seed) if others else Measurement()

@@ -159,7 +159,7 @@ def texts_of(
         name = str(row["audio"])
         audio = existing_file(file.parent / name)
         said = on_one_line(text)
-        if said and not is_silent_file(audio):
+        if said and not holds_no_sample(audio):
             utterances.append(Utterance(audio, said, str(row.get("language") or "")))
         else:
             blank += 1
@@ -171,7 +171,7 @@ def texts_of(
     return tuple(utterances), file.name, blank
 
 
-def is_silent_file(audio: Path) -> bool:
+def holds_no_sample(audio: Path) -> bool:
     """Whether a WAV holds no sample, as clips that were cut off; only files of little more than a header are opened."""
     short = audio.suffix.lower() == ".wav" and audio.stat().st_size <= SHORTEST_WAV
     return short and audio_seconds(audio) == 0

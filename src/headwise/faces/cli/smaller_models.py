@@ -117,7 +117,7 @@ def prune(
     plan = plan_for(method or ("gates" if "penalty" in goals else "greedy"))
     refuse_foreign_files(out)
     if not dry_run:
-        Folder(out).refuse_unmakeable()
+        Folder(out).refuse_unwritable()
     from headwise.models.devices import usable
     from headwise.models.loading import load
     from headwise.study.plan_of_prune import completed, too_short_for_repair

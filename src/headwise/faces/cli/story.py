@@ -114,7 +114,7 @@ def tell(
     plan = plan_of_story(model, tables, method, seed, settings or [], typed)
     refuse_foreign_files(place)
     if not dry_run:
-        Folder(place).refuse_unmakeable()
+        Folder(place).refuse_unwritable()
     from headwise.models.devices import usable
     from headwise.models.loading import load
 

@@ -68,7 +68,7 @@ class Work:
         folder = Folder(self.place)
         folder.refuse_others(self.files)
         if not self.dry_run:
-            folder.refuse_unmakeable()
+            folder.refuse_unwritable()
 
     def of_other_models(self) -> str:
         """The models that the results in the folder are of, where they are others than those of this command."""

@@ -19,7 +19,13 @@ from headwise.faces.report.format import (
     probability_fact,
     two_decimals,
 )
-from headwise.faces.report.head_rows import heads_in, of_kind, of_measure, values_by_head
+from headwise.faces.report.head_rows import (
+    heads_in,
+    of_kind,
+    of_measure,
+    values_by_head,
+    with_function,
+)
 from headwise.faces.report.page import section
 from headwise.faces.report.role_charts import attention_maps, functions_panel, kinds_with_roles
 from headwise.faces.report.run_folder import FinishedRun
@@ -100,12 +106,10 @@ def first_layer(run: FinishedRun) -> str:
 
 def within_layers(run: FinishedRun) -> str:
     """A sentence: whether encoder heads with a function of Voita et al. 2019 have more relevance and confidence than the
-    others of their layer, with the p of marking as many at random. Empty without scores or roles of both sorts of heads."""
+    others of their layer, with the p of shuffled functions. Empty without scores or roles of both sorts of heads."""
     kind = "encoder-self"
     labels = of_kind(run.roles.labels, kind)
-    # A sink rests on one token, whatever the words: no function of the paper's.
-    named = labels[~labels["label"].str.startswith(("no known role", "sink"))]
-    functions = set(heads_in(named))
+    functions = set(heads_in(with_function(labels)))
     parts = []
     for measure in leading_measures(run, kind):
         values = values_by_head(run, measure)
@@ -123,7 +127,7 @@ def within_layers(run: FinishedRun) -> str:
         return ""
     return (
         f"Of {count(len(functions), 'head')} with a function (sinks not counted) and the others of the same layers, the one "
-        f"with the function is higher {listed(parts)}; p is one-sided, of as many functions dealt out anew in each layer."
+        f"with the function is higher {listed(parts)}; p is one-sided, from shuffling the functions within each layer."
     )
 
 

@@ -31,6 +31,11 @@ def heads_in(rows: pd.DataFrame) -> list[Head]:
     return sorted((Head(*head) for head in named), key=model_order)
 
 
+def with_function(labels: pd.DataFrame) -> pd.DataFrame:
+    """The labels that are functions as Voita et al. 2019 mean them: a sink rests on one token, whatever the words."""
+    return labels[~labels["label"].str.startswith(("no known role", "sink"))]
+
+
 def model_order(head: Head) -> tuple[int, int, int]:
     """The place of a head in the model: by kind, layer and number."""
     # A head itself would be sorted by the letters of its kind: cross before encoder.

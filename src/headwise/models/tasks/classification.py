@@ -23,7 +23,7 @@ from headwise.models.training.labelled import Labelled
 from headwise.models.training.token_batches import TrainingData
 
 
-def rarer_than_one_class(labels: Sequence[str], number: Number) -> list[str]:
+def below_most_frequent(labels: Sequence[str], number: Number) -> list[str]:
     """That a classifier is right less often than one that always says the most frequent class, where its interval shows
     it."""
     ((most, times),) = Counter(labels).most_common(1)
@@ -64,7 +64,7 @@ class Classification(Task):
 
     @classmethod
     def doubts_about(cls, text: LabelledText | LabelledPairs, number: Number) -> list[str]:
-        return rarer_than_one_class([row[-1] for row in text], number)
+        return below_most_frequent([row[-1] for row in text], number)
 
     def encoded(self, text: LabelledText | LabelledPairs) -> Labelled:
         return Labelled(text, self.tokenizer, self.hf, self.longest)

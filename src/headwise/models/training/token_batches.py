@@ -32,7 +32,7 @@ from headwise.models.fingerprint import tokenizer_facts
 from headwise.models.token_rows import IGNORED, batch_spans, padded
 
 # Texts and the tokens that stand in them twice, of which a warning was given: parts of a text are read again and again.
-SAID = set[tuple[str, str]]()
+WARNED = set[tuple[str, str]]()
 
 Batch = dict[str, Tensor]
 Collate = Callable[[Sequence[dict[str, Any]]], Batch]
@@ -171,8 +171,8 @@ def warn_of_doubled(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, text: 
             edge = starts[long] if at == 0 else ends[long] - 2
             twice += int(((ids[edge] == token) & (ids[edge + 1] == token)).sum())
         name = str(tokenizer.convert_ids_to_tokens(token))
-        if twice and (text.name, name) not in SAID:
-            SAID.add((text.name, name))
+        if twice and (text.name, name) not in WARNED:
+            WARNED.add((text.name, name))
             warnings.warn(
                 f"{twice:,} of {len(text):,} texts in {text.name} {place} with {name}, which the tokenizer adds, so "
                 "that the model reads it twice: remove it from the text.",
