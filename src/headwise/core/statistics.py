@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import beta, binomtest, false_discovery_control, hypergeom, norm, rankdata
-from scipy.stats import t as student
+
+# scipy.stats takes half a second, and is imported where it is first used: what loads a model draws no interval.
+import scipy
+from scipy.special import ndtri
 
 Numbers = float | np.ndarray
 
 RESAMPLES = 1000
 HIGH = 97.5  # percentile that ends a 95 % interval
-Z = float(norm.ppf(HIGH / 100))
+Z = float(ndtri(HIGH / 100))
 FEWEST_UNITS = 6  # with fewer, intervals of draws leave out too much
 ENOUGH_SENTENCES = 50  # of a text; on fewer, an interval says little
 NEARLY_NOTHING = 1e-9  # in the place of a divisor that is 0 or less
@@ -53,8 +54,8 @@ def interval(draws: np.ndarray, units: float | np.ndarray) -> tuple[np.ndarray, 
     ordered = np.sort(draws, axis=0)
     # The high end is the low end of the draws in falling order.
     # norm.sf(q) = Φ(−q), the share of draws below the end.
-    low = at_percentile(ordered, norm.sf(np.maximum(q, accelerated(q, a))))
-    high = at_percentile(ordered[::-1], norm.sf(np.maximum(q, accelerated(q, -a))))
+    low = at_percentile(ordered, scipy.stats.norm.sf(np.maximum(q, accelerated(q, a))))
+    high = at_percentile(ordered[::-1], scipy.stats.norm.sf(np.maximum(q, accelerated(q, -a))))
     # Of so few units any interval would be a guess.
     blank = (units < FEWEST_UNITS) | np.isnan(draws).any(0) | are_alike(draws)
     return np.where(blank, np.nan, low), np.where(blank, np.nan, high)
@@ -72,7 +73,7 @@ def expanded_quantile(units: np.ndarray) -> np.ndarray:
     several = np.maximum(units, FEWEST_UNITS)
     # With infinitely many units ∞ / ∞ is NaN, and the correction is none.
     with np.errstate(invalid="ignore"):
-        q = student.ppf(HIGH / 100, several - 1) * np.sqrt(several / (several - 1))
+        q = scipy.stats.t.ppf(HIGH / 100, several - 1) * np.sqrt(several / (several - 1))
     return np.where(np.isinf(several), Z, q)
 
 
@@ -169,8 +170,12 @@ def proportion_interval(right: Numbers, count: Numbers) -> tuple[np.ndarray, np.
     wrong = np.asarray(count - right, dtype=float)
     tail = 1 - HIGH / 100
     # The distributions have no parameter 0: there the ends are 0 and 1.
-    low = np.where(right == 0, 0.0, beta.ppf(tail, np.where(right == 0, 1, right), wrong + 1))
-    high = np.where(wrong == 0, 1.0, beta.isf(tail, right + 1, np.where(wrong == 0, 1, wrong)))
+    low = np.where(
+        right == 0, 0.0, scipy.stats.beta.ppf(tail, np.where(right == 0, 1, right), wrong + 1)
+    )
+    high = np.where(
+        wrong == 0, 1.0, scipy.stats.beta.isf(tail, right + 1, np.where(wrong == 0, 1, wrong))
+    )
     nothing = np.isnan(right) | (right + wrong <= 0)
     return np.where(nothing, np.nan, low), np.where(nothing, np.nan, high)
 
@@ -208,14 +213,16 @@ def paired_proportion_interval(gained: int, lost: int, units: int) -> tuple[floa
 
     value = (gained - lost) / units
     nearly = 1e-9  # the spread is 0 at ±1, and at a value without lost or gained units, which would be solutions
-    low = -1.0 if value <= -1 + nearly else brentq(beyond, -1 + nearly, value - nearly)
-    high = 1.0 if value >= 1 - nearly else brentq(beyond, value + nearly, 1 - nearly)
+    low = (
+        -1.0 if value <= -1 + nearly else scipy.optimize.brentq(beyond, -1 + nearly, value - nearly)
+    )
+    high = 1.0 if value >= 1 - nearly else scipy.optimize.brentq(beyond, value + nearly, 1 - nearly)
     return low, high
 
 
 def paired_proportion_p(gained: int, lost: int) -> float:
     """Two-sided p of as many gained as lost units: the exact test of McNemar (1947), by the binomial distribution."""
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    return float(scipy.stats.binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 def clustered_proportion_interval(
@@ -244,8 +251,8 @@ def clustered_proportion_interval(
         between = jackknife_variance(right, counts)
         # n / deff: so many independent members would vary as much.
         effective = share * (1 - share) / between
-        quantiles = student.ppf(HIGH / 100, np.maximum(n - 1, 1e-3))
-        quantiles /= student.ppf(HIGH / 100, np.maximum(known, 1))
+        quantiles = scipy.stats.t.ppf(HIGH / 100, np.maximum(n - 1, 1e-3))
+        quantiles /= scipy.stats.t.ppf(HIGH / 100, np.maximum(known, 1))
         effective = np.minimum(n, effective * quantiles**2)
         # rounding leaves a little where no cluster differs
         alike = (clusters < 1 + ROUNDING) | (between < ALIKE)
@@ -286,8 +293,8 @@ def auroc_interval(value: float, positives: int, others: int) -> tuple[float, fl
 
     # V is 0 at both ends, where every value of 0 or 1 would be a solution.
     nearly = 1e-9
-    low = 0.0 if value <= nearly else brentq(beyond, nearly, value - nearly)
-    high = 1.0 if value >= 1 - nearly else brentq(beyond, value + nearly, 1 - nearly)
+    low = 0.0 if value <= nearly else scipy.optimize.brentq(beyond, nearly, value - nearly)
+    high = 1.0 if value >= 1 - nearly else scipy.optimize.brentq(beyond, value + nearly, 1 - nearly)
     return low, high
 
 
@@ -324,7 +331,7 @@ def marked_in_groups(values: np.ndarray, marked: np.ndarray, groups: np.ndarray)
         if not count or not others:
             continue
         # Ranks of equal numbers end in a half: doubled, all are whole.
-        doubled = np.rint(2 * rankdata(values[here])).astype(int)
+        doubled = np.rint(2 * scipy.stats.rankdata(values[here])).astype(int)
         least = count * (count + 1)  # twice the rank sum of the lowest places
         won += (doubled[marked[here]].sum() - least) / 2
         pairs += count * others
@@ -357,7 +364,9 @@ def kept_of_marked(
         here = groups == group
         size, of_marked, of_kept = (int(one.sum()) for one in (here, marked[here], kept[here]))
         expected += of_marked * of_kept / size
-        drawn = hypergeom(size, of_marked, of_kept).pmf(np.arange(min(of_marked, of_kept) + 1))
+        drawn = scipy.stats.hypergeom(size, of_marked, of_kept).pmf(
+            np.arange(min(of_marked, of_kept) + 1)
+        )
         chances = np.convolve(chances, drawn)
     found = int((kept & marked).sum())
     return found, expected, min(1.0, float(chances[found:].sum()))
@@ -473,12 +482,12 @@ def paired_bootstrap_p(draws: np.ndarray, units: float | np.ndarray) -> np.ndarr
     below = (draws <= 0).sum(0)
     above = (draws >= 0).sum(0)
     beyond = np.minimum(below, above)
-    z = norm.isf(np.minimum(0.5, (beyond + 1) / (len(draws) + 1)))
+    z = scipy.stats.norm.isf(np.minimum(0.5, (beyond + 1) / (len(draws) + 1)))
     a = skewness(draws) / 6
     q = np.minimum(z, decelerated(z, np.where(below < above, a, -a)))
     q = np.where(beyond == 0, z, np.maximum(q, 0))
     several = np.maximum(units, 1 + 1e-9)  # Student's t needs more than 0 degrees of freedom
-    p: np.ndarray = 2 * student.sf(q * ((several - 1) / several) ** 0.5, several - 1)
+    p: np.ndarray = 2 * scipy.stats.t.sf(q * ((several - 1) / several) ** 0.5, several - 1)
     return np.where(several == units, p, 1.0)
 
 
@@ -538,7 +547,7 @@ def over_seeds(values: np.ndarray, draws: np.ndarray, units: float) -> tuple[flo
 def t_margin(values: np.ndarray) -> np.ndarray:
     """Half the width of the 95 % t-interval of a mean over the first axis, which has at least two values."""
     size = len(values)
-    margin: np.ndarray = student.ppf(0.975, size - 1) * values.std(0, ddof=1) / size**0.5
+    margin: np.ndarray = scipy.stats.t.ppf(0.975, size - 1) * values.std(0, ddof=1) / size**0.5
     return margin
 
 
@@ -555,7 +564,7 @@ def jackknife_p(differences: np.ndarray, counts: np.ndarray) -> np.ndarray:
     # Units that are all alike have no error: then p is the smallest of the sign-flip test.
     error = np.sqrt(jackknife_variance(differences, counts))
     # One-sided: only a mean above 0 is small.
-    p: np.ndarray = student.sf(mean / np.maximum(error, 1e-12), freedom)
+    p: np.ndarray = scipy.stats.t.sf(mean / np.maximum(error, 1e-12), freedom)
     return np.where(units > 1, np.maximum(p, 0.5**units), np.where(np.isnan(p), np.nan, 1.0))
 
 
@@ -570,5 +579,5 @@ def cohen_h(share: np.ndarray, other: np.ndarray) -> np.ndarray:
 def corrected(p: np.ndarray) -> np.ndarray:
     """p-values of many tests together, corrected by Benjamini and Hochberg (1995): the false discovery rate."""
     # SciPy refuses p beyond 0 … 1, where rounding may lead.
-    found: np.ndarray = false_discovery_control(np.clip(p, 0, 1))
+    found: np.ndarray = scipy.stats.false_discovery_control(np.clip(p, 0, 1))
     return found

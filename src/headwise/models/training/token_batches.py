@@ -13,11 +13,10 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,6 +29,9 @@ from headwise.data.text import ParallelText
 from headwise.models.attention.configuration import start_token
 from headwise.models.fingerprint import tokenizer_facts
 from headwise.models.token_rows import IGNORED, batch_spans, padded
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # Texts and the tokens that stand in them twice, of which a warning was given: parts of a text are read again and again.
 WARNED = set[tuple[str, str]]()
@@ -136,7 +138,7 @@ def mapped(
         file = cache / f"{name}.arrow"
         record = Folder(cache, record=f"{name}.json")
         if record.files and not record.damage():
-            return Dataset.from_file(str(file))
+            return type(text.dataset).from_file(str(file))
         record.make()
     with without_bars():
         dataset = text.dataset.map(
