@@ -152,7 +152,8 @@ def test_steps_in_chunks_are_the_steps_at_once(rule: Rule, monkeypatch: pytest.M
     walks: list[int] = []
     begin = module.begin
     monkeypatch.setattr(module, "begin", lambda *given: (walks.append(1), begin(*given))[1])
-    monkeypatch.setattr(module, "ROWS", 2 * inputs["input_ids"].numel())
+    for rows in ("ROWS", "SPREAD_ROWS"):
+        monkeypatch.setattr(module, rows, 2 * inputs["input_ids"].numel())
     chunked = scored(model, inputs, rule)
     assert len(walks) == 4  # 7 steps, two at a time
     alike(chunked, at_once)
@@ -289,7 +290,7 @@ def test_a_batch_goes_through_in_parts_without_the_padding_of_others(
         "rows": torch.tensor([7, 8, 9]),
     }
     monkeypatch.setattr(module, "POSITIONS", 6)
-    parts = list(module.parts_of_like_length(batch))
+    parts = list(module.parts_of_like_length(batch, module.POSITIONS))
     assert sorted(torch.cat([places for places, _ in parts]).tolist()) == [0, 1, 2]
     for places, part in parts:
         mask = batch["attention_mask"][places]

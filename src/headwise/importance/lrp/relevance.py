@@ -33,8 +33,10 @@ from headwise.models.tasks.objective import differentiable, on_device, predict, 
 from headwise.models.token_rows import IGNORED, batch_spans
 
 Mode = Literal["per-step", "pooled"]
-# Positions x starts that are propagated together: as many as a processor's cache holds; on a GPU GPU_ROWS.
+# Rows are positions x starts. So many are propagated together: as many as a processor's cache holds; on a GPU GPU_ROWS.
 ROWS = 1024
+# Where a rule spreads biases, every walk builds rows x outputs x inputs anew: few walks matter more than the cache.
+SPREAD_ROWS = 8192
 GPU_ROWS = 65_536
 POSITIONS = 64  # of a part of a batch, at most; a longer sentence is alone
 
@@ -141,7 +143,9 @@ def score_batch(
     balance: dict[str, float] = defaultdict(float)
     shares: dict[tuple[bool, Site], tuple[Tensor, Tensor]] = {}
     done = 0
-    for sentences, part in parts_of_like_length(batch):
+    # A pooled walk has one start, so that all positions of a batch are few rows.
+    most = POSITIONS if on_processor(batch) and mode == "per-step" else GPU_ROWS
+    for sentences, part in parts_of_like_length(batch, most):
 
         def within(share: float, done: int = done, size: int = len(sentences)) -> None:
             report((done + share * size) / len(every))
@@ -169,15 +173,15 @@ def score_batch(
 
 
 def parts_of_like_length(
-    batch: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor], most: int
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """A batch in parts of sentences of like length, each without the padding behind its longest sentence, and their places
-    in the batch. Every start carries the relevance of a whole part through the model: padding would cost as words do."""
+    """A batch in parts of sentences of like length with at most so many positions, each without the padding behind its
+    longest sentence, and their places in the batch. Every start carries the relevance of a whole part through the model:
+    padding would cost as words do."""
     there = token_masks(batch)
     ends = {side: last_places(mask) for side, mask in there.items()}
     lengths = torch.stack([*ends.values()]).amax(0)
     order = lengths.argsort(stable=True)
-    most = POSITIONS if lengths.device.type == "cpu" else GPU_ROWS
     for span in batch_spans(lengths[order].tolist(), most):
         sentences = order[span]
         part = {name: tensor[sentences] for name, tensor in batch.items()}
@@ -220,7 +224,7 @@ def score_part(
         tape, logits = record_tape(model, discovery, batch)
         number, rows = first_rows(tape, model, logits, rule)
         flows: list[tuple[str, Tensor]] = [("predicted", every.sum().to(rows.dtype))]
-        for steps in chunks(places.shape[1], batch, mode):
+        for steps in chunks(places.shape[1], batch, rule, mode):
             start = begin(rows, places[:, steps], asked[:, steps], mode)
             there = every[None].to(rows.dtype)
             if mode == "per-step":
@@ -284,17 +288,19 @@ def spread_positions(places: Tensor, every: Tensor) -> tuple[Tensor, Tensor]:
     return places.gather(1, chosen), number < every[:, None]
 
 
-def chunks(steps: int, batch: Mapping[str, Tensor], mode: Mode) -> list[slice]:
+def chunks(steps: int, batch: Mapping[str, Tensor], rule: Rule, mode: Mode) -> list[slice]:
     """Slices of steps that are propagated together."""
     if mode == "pooled":
         return [slice(0, steps)]
     # each start carries the relevance of a whole batch through the model
-    size = max(1, rows_at_once(batch) // max(batch["input_ids"].numel(), batch["labels"].numel()))
+    rows = SPREAD_ROWS if rule.bias == "spread" else ROWS
+    rows = rows if on_processor(batch) else GPU_ROWS
+    size = max(1, rows // max(batch["input_ids"].numel(), batch["labels"].numel()))
     return [slice(first, first + size) for first in range(0, steps, size)]
 
 
-def rows_at_once(batch: Mapping[str, Tensor]) -> int:
-    return ROWS if batch["labels"].device.type == "cpu" else GPU_ROWS
+def on_processor(batch: Mapping[str, Tensor]) -> bool:
+    return batch["labels"].device.type == "cpu"
 
 
 def begin(rows: Tensor, places: Tensor, asked: Tensor, mode: Mode) -> Tensor:
