@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from os import PathLike
 from pathlib import Path
-from textwrap import wrap
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import as_path, write_file
@@ -42,12 +41,13 @@ ENDINGS = (".pdf", ".svg", ".png")
 @dataclass(frozen=True)
 class Function:
     """What a head does. group: whose colour it has. text: in few letters. value: how often. sure: whether every draw of
-    the text confirms it."""
+    the text confirms it. confirmed: whether it is confirmed with the head off."""
 
     group: str
     text: str
     value: float
     sure: bool = True
+    confirmed: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,12 @@ class HeadPanel:
 
 @dataclass(frozen=True)
 class HeadPanels:
-    """Panels of some heads. heads: of one kind, in the order in which they stand. note: what that order is."""
+    """Panels of some heads. heads: of one kind, in the order in which they stand. caption: what is drawn, in sentences
+    that stand below the picture."""
 
     heads: Sequence[Head]
     panels: Sequence[HeadPanel]
-    note: str = ""
+    caption: str = ""
     layers: str = "layer"
 
     def save(
@@ -92,7 +93,8 @@ class HeadPanels:
 
     def html(self) -> str:
         """The picture, for notebooks."""
-        return f'<figure style="margin: 0">{self.svg()}</figure>'
+        caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
+        return f'<figure style="margin: 0">{self.svg()}{caption}</figure>'
 
     _repr_html_ = html
 
@@ -139,9 +141,6 @@ class Drawing:
         for band in filter(None, bands):
             top = self.band(band, top, letter) + 8
             letter += len(band)
-        for line in wrap(self.picture.note, int((self.width - LAYERS) / (0.5 * 6))):
-            self.text(LAYERS, top, line, "muted", 6)
-            top += 7.5
         top -= 3
         size = (
             f'width="{self.width:.1f}" height="{top:.1f}" viewBox="0 0 {self.width:.1f} {top:.1f}"'
@@ -221,7 +220,11 @@ class Drawing:
     ) -> None:
         """A head's functions, a band of colour each, beside its number."""
         found = list((panel.functions or {}).get(head, ()))
-        said = ", ".join(f"{one.text} {one.value:.2f}" for one in found) or "no known function"
+        marks = {True: " ✓", False: ""}
+        said = (
+            ", ".join(f"{one.text} {one.value:.2f}{marks[one.confirmed]}" for one in found)
+            or "no known function"
+        )
         gutter = GUTTER if across >= 16 else 0.0
         self.box(x, y, across, self.row, self.palette["line"], f"{head}: {said}")
         size = min(5.5, self.row - 1)
@@ -250,11 +253,15 @@ class Drawing:
             )
 
     def function_words(self, one: Function, x: float, y: float, room: float, high: float) -> None:
-        """What a function is and how often, as far as there is room; a dot where not every draw confirms it."""
+        """What a function is and how often, as far as there is room; a dot where not every draw confirms it, a tick where
+        it is confirmed with the head off."""
         left = room
+        if one.confirmed:
+            self.tick(x + left - 6, y + 1, "#000000")
+            left -= 6.5
         if not one.sure:
             self.parts.append(
-                f'<circle cx="{x + room - 2.6:.2f}" cy="{y + 2.7:.2f}" r="1.5" fill="#000000"/>'
+                f'<circle cx="{x + left - 2.6:.2f}" cy="{y + 2.7:.2f}" r="1.5" fill="#000000"/>'
             )
             left -= 4
         value = f"{one.value:.2f}".removeprefix("0")
@@ -306,13 +313,15 @@ class Drawing:
         return top + 14
 
     def legend(self, panel: HeadPanel, left: float, top: float, wide: float) -> float:
-        """The colours of functions, and what a dot says; returns where it ends."""
+        """The colours of functions, what a dot and a tick say; returns where it ends."""
         found = [one for functions in (panel.functions or {}).values() for one in functions]
         names = [(group, colour, "box") for group, colour in self.colours.items()]
         without = sum(not (panel.functions or {}).get(head) for head in self.picture.heads)
         names.append((f"none known ({without})", self.palette["line"], "box"))
         if any(len(functions) > 1 for functions in (panel.functions or {}).values()):
             names.append(("×: several functions", "", ""))
+        if any(one.confirmed for one in found):
+            names.append(("confirmed with the head off", "", "tick"))
         if not all(one.sure for one in found):
             names.append(("not in every draw of the text", "#000000", "dot"))
         x, y = left, top
@@ -325,6 +334,8 @@ class Drawing:
                 self.parts.append(
                     f'<circle cx="{x + 3:.2f}" cy="{y + 3:.2f}" r="1.6" fill="{self.palette["ink"]}"/>'
                 )
+            elif shape == "tick":
+                self.tick(x + 0.5, y + 0.5, self.palette["ink"])
             elif shape:
                 self.parts.append(
                     f'<rect x="{x:.2f}" y="{y:.2f}" width="6" height="6" fill="{colour}"/>'
@@ -332,6 +343,12 @@ class Drawing:
             self.text(x + start, y + 5.4, name, "muted", 6.3)
             x += needed
         return y + 9
+
+    def tick(self, x: float, y: float, colour: str) -> None:
+        """A tick of 5 points; drawn, as not every font has one."""
+        self.parts.append(
+            f'<path d="M{x:.2f} {y + 2.5:.2f}l1.6 2l3 -4.2" stroke="{colour}" stroke-width="0.9" fill="none"/>'
+        )
 
     def box(self, x: float, y: float, wide: float, high: float, colour: str, tip: str) -> None:
         gap = 0.5 if min(wide, high) > 5 else 0.0

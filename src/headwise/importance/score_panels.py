@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from string import ascii_lowercase
 
 import pandas as pd
 
@@ -41,11 +42,14 @@ def score_panels(
     sizes = {sum(head.layer == layer for head in heads) for layer in {head.layer for head in heads}}
     equal = 1 / sizes.pop() if len(sizes) == 1 else None
     panels = [score_panel(name, values[name], equal) for name in names]
-    order = f"in each layer the highest {facts(first).title} first" if first else "in their order"
-    notes = [f"{kind} heads, {order}; numbers in cells are the heads'."]
-    for name in names:
-        notes.append(f"{capital(facts(name).title)}: {facts(name).caption or 'a measure'}.")
-    return HeadPanels(ordered, [*panels, *more], " ".join(notes))
+    order = f", in each layer the highest {facts(first).title} first" if first else ""
+    said = [f"The {kind} heads: layers in rows{order}; numbers in cells are those of the heads."]
+    for letter, name in zip(ascii_lowercase, names, strict=False):
+        half = ((rows["high"] - rows["low"]) / 2)[rows["measure"] == name].median()
+        width = f" (95 % intervals: ±{half:.2g}, median)" if half == half else ""
+        own = f"{capital(facts(name).title)}, {facts(name).caption or 'a measure'}{width}."
+        said.append(f"({letter}) {own}" if len(panels) + len(more) > 1 else own)
+    return HeadPanels(ordered, [*panels, *more], " ".join(said))
 
 
 def measure_among(name: str, known: Collection[str]) -> str:

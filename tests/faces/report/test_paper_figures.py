@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import headwise as hw
-from faces.report.made import HEADS, cells, change, make_run, rescored
+from faces.report.made import HEADS, causal, cells, change, make_run, rescored
 from faces.report.made_sweeps import write_sweeps
 from headwise.core.head_panels import COLUMN, PAGE, Drawing, Function, HeadPanel, HeadPanels
 from headwise.core.heads import Head, HeadMap
@@ -83,6 +83,60 @@ def test_every_figure_is_drawn_from_a_run_that_has_all(name: str, tmp_path: Path
     file = hw.figure(name, run, out=tmp_path / "a.svg", width="column")
     root = ElementTree.fromstring(file.read_text())
     assert float(root.attrib["width"]) == pytest.approx(COLUMN, abs=1)
+
+
+@pytest.mark.parametrize("name", [*PAPER_FIGURES])
+def test_every_figure_has_its_caption_beside_it_and_none_within(name: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rescored())
+    if name == "kinds":
+        write_sweeps(run)
+    file = hw.figure(name, run, out=tmp_path / "fig.svg")
+    caption = (tmp_path / "fig.caption.txt").read_text()
+    assert len(caption.split()) > 8 and caption.endswith(".\n")
+    words = [one.text or "" for one in ElementTree.fromstring(file.read_text()).iter(f"{SVG}text")]
+    assert max(map(len, words), default=0) < 50
+
+
+def test_a_caption_names_model_and_text_and_how_intervals_were_made(
+    parts: list[Path], tmp_path: Path
+) -> None:
+    change(parts[0], {"heads.json": {"sentences": 321}})
+    hw.figure("importance", *parts, out=tmp_path / "a.svg")
+    caption = (tmp_path / "a.caption.txt").read_text()
+    for fact in (
+        "some/model",
+        "24 encoder-self",
+        "321 sentences",
+        "bootstrap",
+        "588 sentences",
+        "(c)",
+    ):
+        assert fact in caption
+    run = make_run(tmp_path / "run", {"plan.toml": None})
+    (run / "plan.toml").write_text('model = "/home/me/own"\n[data]\ntrain = "a.txt"\n')
+    hw.figure("quality", run, out=tmp_path / "b.svg")
+    caption = (tmp_path / "b.caption.txt").read_text()
+    assert "Model: own" in caption and "held out of a.txt" in caption and "bootstrap" in caption
+
+
+def test_the_captions_of_a_page_stand_with_its_figures(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rescored())
+    page = hw.report(run).read_text()
+    captions = (run / "figures" / "captions.md").read_text()
+    drawn = {file.stem for file in (run / "figures").glob("*.svg")}
+    assert {*re.findall("^## (.*)$", captions, flags=re.MULTILINE)} == drawn
+    assert page.count("Caption for a paper") == len(drawn)
+
+
+def test_a_role_confirmed_with_the_head_off_has_a_tick(parts: list[Path], tmp_path: Path) -> None:
+    found = pd.read_csv(parts[1] / "roles.csv").head(1)
+    row = found[["kind", "layer", "head", "measure"]].to_dict("records")[0]
+    plain = hw.figure("roles", parts[1], out=tmp_path / "a.svg").read_text()
+    written = causal().iloc[:1].assign(**row, confirmed=1)
+    written.to_csv(parts[1] / "causal.csv", index=False)
+    ticked = hw.figure("roles", parts[1], out=tmp_path / "b.svg").read_text()
+    assert ticked.count("<path") == plain.count("<path") + 2  # the head's, the legend's
+    assert "confirmed with the head off" in ticked and " ✓<" in ticked
 
 
 def test_what_is_missing_is_named(parts: list[Path], tmp_path: Path) -> None:

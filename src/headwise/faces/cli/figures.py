@@ -48,7 +48,8 @@ def figure(
 ) -> None:
     """Draw a figure for a paper.
 
-    From any folders of one model, such as its scores and its roles. In PDF, fonts are embedded."""
+    From any folders of one model, such as its scores and its roles. In PDF, fonts are embedded. The caption is printed, and
+    written beside it."""
     import headwise as hw
 
     inches: str | float = width
@@ -59,17 +60,17 @@ def figure(
             raise HeadwiseError(
                 f"--width {width}: give column, page, or a number of inches."
             ) from None
-    typer.echo(
-        str(
-            hw.figure(
-                name,
-                *folders,
-                out=out,
-                width=inches,
-                kind=kind,
-                measures=measure or (),
-                sort=sort,
-                dark=dark,
-            )
-        )
+    place = hw.figure(
+        name,
+        *folders,
+        out=out,
+        width=inches,
+        kind=kind,
+        measures=measure or (),
+        sort=sort,
+        dark=dark,
     )
+    from headwise.faces.report.paper_figures import caption_of
+
+    typer.echo(str(place))
+    typer.echo(f"\n{caption_of(place).read_text(encoding='utf-8')}", nl=False)

@@ -72,7 +72,8 @@ def figure(
     sort: str = "",
     dark: bool = False,
 ) -> Path:
-    """Draw a figure of the papers into one file, .pdf, .svg or .png; returns its path. Fonts are embedded in PDF.
+    """Draw a figure of the papers into one file, .pdf, .svg or .png; returns its path. Fonts are embedded in PDF. Its
+    caption is written beside it: of `fig1.pdf`, into `fig1.caption.txt`.
 
     name: what it shows. `importance`: relevance, confidence and functions of heads (Voita et al. 2019, figure 1);
     `roles`: functions beside relevance (2); `quality` against the heads kept (7; Michel et al. 2019, figure 3); `kept`:

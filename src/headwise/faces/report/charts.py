@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -413,9 +412,16 @@ class Panel:
         return specification(SCHEMA | self.chart | fit)
 
 
+def sentence_of(words: str) -> str:
+    """Words as a sentence, with a capital letter (λ stays λ) and its full stop."""
+    first = words[0].upper() if words[0].isascii() else words[0]
+    return f"{first}{words[1:]}{'' if words.endswith('.') else '.'}"
+
+
 @dataclass(frozen=True)
 class Figure:
-    """Panels under one title. `note` explains the marks in the picture files, `facts` are numbers for the caption."""
+    """Panels under one title. `note` explains the marks in the picture files, `facts` are numbers for the caption, `made`
+    says of which model and text they are (`captions.py`)."""
 
     name: str
     title: str
@@ -423,6 +429,15 @@ class Figure:
     panels: list[Panel]
     columns: int = 1
     facts: str = ""
+    made: str = ""
+
+    @property
+    def caption(self) -> str:
+        """What a paper has below the figure."""
+        titles = [panel.title for panel in self.panels if panel.title]
+        panels = f"Panels: {'; '.join(titles)}" if len(self.panels) > 1 else ""
+        sentences = [self.title, panels, self.note.replace(" · ", "; "), self.facts, self.made]
+        return " ".join(sentence_of(one) for one in sentences if one)
 
     @property
     def narrow(self) -> bool:
@@ -447,7 +462,7 @@ class Figure:
         return specification(SCHEMA | together)
 
     def printed(self, width: float, palette: Palette, columns: int) -> str:
-        """The figure as SVG `width` points wide, with its note below in place of a title: a paper has captions."""
+        """The figure as SVG `width` points wide, without title and note: a paper has captions."""
         import vl_convert  # of the extra `report`
 
         config = vega_config(palette)
@@ -457,9 +472,7 @@ class Figure:
         # Vega decides how much room the axes take: the panels get what is left.
         for _ in range(MOST_TRIES):
             chart = self.specification()
-            lines = wrap(self.note, int(pixels / 5.5))
-            note = {"text": lines, "orient": "bottom", "fontSize": 10, "fontWeight": "normal"}
-            chart["title"] = note | {"color": palette["muted"]}
+            del chart["title"]
             chart |= {"columns": columns, "padding": 2}
             for part in chart["concat"]:
                 part["width"] = room

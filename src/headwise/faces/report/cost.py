@@ -22,10 +22,10 @@ from headwise.core.qualities import (
     SIMILARITY,
     VERDICTS,
     Number,
-    QualityMeasure,
 )
 from headwise.data.scripts import letters_of, word_units
 from headwise.faces.report import models
+from headwise.faces.report.captions import interval_of
 from headwise.faces.report.format import capital, kinds_among, percent, quantity, size
 from headwise.faces.report.models import ModelRow, tested_text
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
@@ -85,13 +85,6 @@ def cost_section(run: FinishedRun) -> dict[str, Any] | None:
         "controls": set(run.model_table["control"].dropna()),
         "random": any(models.is_random_order(model) for model in run.pruned),
     }
-
-
-def interval_of(quality: QualityMeasure) -> str:
-    """How the interval and the p of a change of quality are made (`Answers.change`)."""
-    if quality.is_share:
-        return "the score interval and the exact test of paired shares"
-    return "paired bootstrap"
 
 
 def heads_text(layouts: Mapping[str, HeadMask], model: ModelRow) -> str:

@@ -157,8 +157,7 @@ def head_functions(run: FinishedRun) -> list[Figure]:
             Figure(
                 name=f"{what}-{kind}",
                 title=f"{capital(KIND_NAMES[kind])}: {listed(names)}",
-                note=f"layers × heads, {order}"
-                + UNTRAINED_NOTE * bool(measures and control_ranges(run)),
+                note="layers × heads" + UNTRAINED_NOTE * bool(measures and control_ranges(run)),
                 panels=panels,
                 columns=columns,
                 facts=f"Order: {order}.",

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from headwise.core.declarations import Declaration, Declarations
 from headwise.core.theme import DARK, FONT, LIGHT, css_variables
+from headwise.faces.report.captions import making, with_making
 from headwise.faces.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.faces.report.format import NONE
 from headwise.faces.report.glossary import Term, glossary, relation_terms
@@ -157,7 +158,7 @@ PAGE_FILES = ("report.html", "figures/")
 
 
 def page_files(subject: PageSubject) -> dict[str, str | bytes]:
-    """What `figures/*.png|svg` and `report.html` hold, by name; the page comes last.
+    """What `figures/*.png|svg`, their captions and `report.html` hold, by name; the page comes last.
 
     A section without data is left out, and the page's end names it.
     """
@@ -169,6 +170,9 @@ def page_files(subject: PageSubject) -> dict[str, str | bytes]:
         for pictures in drawn:  # raises what drawing raised
             for name, picture in pictures.items():
                 files[f"figures/{name}"] = picture
+    captions = [f"## {one.name}\n\n{one.caption}\n" for one in figures_in(list(content.values()))]
+    if captions:
+        files["figures/captions.md"] = "\n".join(captions)
     files["report.html"] = text
     return files
 
@@ -179,6 +183,8 @@ def collect(subject: PageSubject) -> dict[str, dict[str, Any]]:
     for declared in sections_of(subject.page):
         content = declared.function(subject)
         if content is not None and any(content.values()):
+            if isinstance(subject, FinishedRun):
+                content = with_making(content, making(subject, declared.files))
             collected[declared.name] = content
     return collected
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from string import ascii_lowercase
 
 from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.folders import write_file
@@ -18,15 +19,17 @@ from headwise.core.head_panels import (
     picture_path,
 )
 from headwise.core.heads import Head, head_of
+from headwise.core.tables import MODELS, SCORES
 from headwise.core.theme import DARK, LIGHT
 from headwise.faces.report.after_pruning import changes, functions_left
+from headwise.faces.report.captions import ROLES, making
 from headwise.faces.report.charts import Figure
 from headwise.faces.report.format import kinds_among, listed
 from headwise.faces.report.gate_history import gate_curves, gate_histories
 from headwise.faces.report.head_rows import heads_in, of_kind
 from headwise.faces.report.kept_heads import heads_by_kind, heads_by_layer
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
-from headwise.faces.report.role_charts import in_cell
+from headwise.faces.report.role_charts import confirmed_roles, in_cell
 from headwise.faces.report.run_folder import FinishedRun
 from headwise.faces.report.score_maps import leading_measures
 from headwise.importance.score_panels import score_panels
@@ -48,12 +51,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure. shows: in a line. paper: what it corresponds to. needs: what the folders must have. draw: makes it;
-    nothing where they lack that."""
+    """A figure. shows: in a line. paper: what it corresponds to. needs: what the folders must have. files: what it is made
+    from. draw: makes it; nothing where they lack that."""
 
     shows: str
     paper: str
     needs: str
+    files: tuple[str, ...]
     draw: Callable[[FinishedRun, Wanted], Drawn]
 
 
@@ -76,14 +80,33 @@ def head_panels(run: FinishedRun, wanted: Wanted, measures: Sequence[str]) -> Dr
     if of_kind(run.roles.labels, kind).empty and of_kind(run.heads, kind).empty:
         return []
     more = []
-    note = ""
+    said = ""
     if not of_kind(run.roles.labels, kind).empty:
         functions = functions_of(run, kind)
         more.append(HeadPanel("Function", "how often, of a sink how much", functions=functions))
-        if any(one.group == "syntactic" for found in functions.values() for one in found):
-            note = " obj→: an object attends to its governor; →obj: the governor to it."
+        letter = f"({ascii_lowercase[len(measures)]}) " * bool(measures)
+        said = f" {letter}{functions_text(functions)}"
     panels = score_panels(run.heads, kind, measures, wanted.sort, more)
-    return replace(panels, note=panels.note + note)
+    return replace(panels, caption=panels.caption + said)
+
+
+def functions_text(functions: Mapping[Head, Sequence[Function]]) -> str:
+    """What a panel of functions shows, for a caption."""
+    found = [one for own in functions.values() for one in own]
+    with_one = sum(map(bool, functions.values()))
+    parts = [
+        f"Functions, which {with_one} of {len(functions)} heads have; numbers say how often a head looks where its "
+        "function wants (of a sink, how much weight rests there)"
+    ]
+    if any(one.group == "syntactic" for one in found):
+        parts.append("obj→: an object attends to its governor, →obj: the governor to it")
+    if any(len(own) > 1 for own in functions.values()):
+        parts.append("×2: two functions")
+    if any(one.confirmed for one in found):
+        parts.append("✓: confirmed with the head off")
+    if not all(one.sure for one in found):
+        parts.append("dot: not in every random half of the text")
+    return f"{'; '.join([*parts, 'grey: no known function'])}."
 
 
 def functions_of(run: FinishedRun, kind: str) -> dict[Head, list[Function]]:
@@ -92,10 +115,13 @@ def functions_of(run: FinishedRun, kind: str) -> dict[Head, list[Function]]:
     found: dict[Head, list[Function]] = {
         head: [] for head in heads_in(of_kind(run.roles.labels, kind))
     }
+    confirmed = confirmed_roles(run.roles)
     for row in rows.to_dict("records"):
         sure = not row.get("draws", DRAWS) < DRAWS  # a table without draws has none that failed
-        one = Function(category(row["measure"]), in_cell(row["measure"]), row["value"], sure)
-        found[head_of(row)].append(one)
+        head, measure = head_of(row), row["measure"]
+        off = (*head, measure) in confirmed
+        one = Function(category(measure), in_cell(measure), row["value"], sure, off)
+        found[head].append(one)
     return found
 
 
@@ -125,42 +151,49 @@ PAPER_FIGURES = {
         "which heads matter, and what they do",
         "Voita fig. 1",
         "scores (headwise score), and for its last panel roles (headwise roles)",
+        (SCORES.file, ROLES),
         draw_importance,
     ),
     "roles": PaperFigure(
         "what heads do, beside their relevance",
         "Voita fig. 2",
         "roles (headwise roles)",
+        (SCORES.file, ROLES),
         draw_roles,
     ),
     "quality": PaperFigure(
         "quality against the heads kept",
         "Voita fig. 7, Michel fig. 3",
         "pruned models (headwise prune)",
+        (MODELS.file,),
         draw_quality,
     ),
     "kept": PaperFigure(
         "what the heads that stay do",
         "Voita fig. 8",
         "roles of the full model and of those that gates pruned (headwise story --method gates --treebank FILE)",
+        (ROLES,),
         draw_kept,
     ),
     "kinds": PaperFigure(
         "how many heads of each kind stay",
         "Voita fig. 9",
         "models of which several kinds of heads were pruned together (headwise prune --kinds)",
+        (),
         draw_kinds,
     ),
     "layers": PaperFigure(
         "how many heads each layer keeps",
         "Voita fig. 10",
         "pruned models (headwise prune)",
+        (),
         draw_layers,
     ),
     "gates": PaperFigure(
         "how the gates close",
         "the film of the blog",
         "models pruned by gates (headwise prune --method gates)",
+        (),
         draw_gates,
     ),
 }
@@ -176,10 +209,14 @@ def figure_named(name: str) -> PaperFigure:
     return PAPER_FIGURES[name]
 
 
+CAPTION = ".caption.txt"  # in place of the ending of a figure's file
+
+
 def write_figure(
     run: FinishedRun, name: str, out: Path, wanted: Wanted, width: float, dark: bool
 ) -> Path:
-    """Draw a figure into a file; width: in inches. Raises HeadwiseError where the run lacks what it needs."""
+    """Draw a figure into a file, and write its caption beside it; width: in inches. Raises HeadwiseError where the run
+    lacks what it needs."""
     made = figure_named(name)
     place = picture_path(out)
     kinds = kinds_among([*run.heads["kind"], *run.roles.labels["kind"]])
@@ -188,13 +225,23 @@ def write_figure(
     drawn = made.draw(run, wanted)
     if not drawn:
         raise HeadwiseError(f"{run.folder} has not what the figure {name} needs: {made.needs}.")
+    how = making(run, made.files)
     if isinstance(drawn, HeadPanels):
-        return drawn.save(place, width, dark=dark)
-    points = 72 * width
-    figure = drawn[0]
-    columns = 1 if points < 1.5 * COLUMN else min(figure.columns, len(figure.panels))
-    svg = figure.printed(points, DARK if dark else LIGHT, columns)
+        svg = drawn.svg(width, dark=dark)
+        caption = f"{drawn.caption} {how}"
+    else:
+        points = 72 * width
+        figure = replace(drawn[0], made=how)
+        columns = 1 if points < 1.5 * COLUMN else min(figure.columns, len(figure.panels))
+        svg = figure.printed(points, DARK if dark else LIGHT, columns)
+        caption = figure.caption
+    write_file(caption_of(place), f"{caption.strip()}\n".encode())
     return write_file(place, picture_bytes(svg, place))
+
+
+def caption_of(picture: Path) -> Path:
+    """The file of the caption of a picture."""
+    return picture.with_name(picture.stem + CAPTION)
 
 
 WIDTHS = {"column": COLUMN / 72, "page": PAGE / 72}

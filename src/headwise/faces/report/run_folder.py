@@ -141,7 +141,8 @@ class Rescored:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """All files of a run that the report shows. model_table: as models.py has it."""
+    """All files of a run that the report shows. model_table: as models.py has it. scored: how `heads` were made, a
+    signature of each folder they are from."""
 
     page: ClassVar[str] = "run"
     folder: Path
@@ -162,6 +163,7 @@ class FinishedRun:
     translations: Mapping[str, list[str]]
     dev_translations: Mapping[str, list[str]]
     rescored: Mapping[str, Rescored]
+    scored: Sequence[Mapping[str, Any]] = ()
 
     @property
     def name(self) -> str:
@@ -346,10 +348,17 @@ def read_run(folder: Path) -> FinishedRun:
         translations=_translations(folder / "translations" / "test", names),
         dev_translations=_translations(folder / "translations" / "dev", names),
         rescored=rescored,
+        scored=signature_in(folder),
         **tables,
     )
     refuse_absent_heads(run)
     return run
+
+
+def signature_in(folder: Path) -> list[Mapping[str, Any]]:
+    """How the scores of heads in a folder were made; empty where it has none."""
+    place = below(folder, SCORES.signature_file)
+    return [read_json(place, dict)] if place.is_file() else []
 
 
 def read_folders(folders: Sequence[Path]) -> FinishedRun:
@@ -378,13 +387,14 @@ def read_part(folder: Path) -> FinishedRun:
         examples=[],
     )
     facts: dict[str, Any] = {name: {} for name in BY_NAME}
+    scored: Sequence[Mapping[str, Any]] = ()
     if (folder / "run.json").is_file() or (folder / "grid.json").is_file():
         return read_run(folder)
     if (below(folder, SCORES.signature_file)).is_file():
         for name, table in FILES.items():
             if name not in ("training", "words"):
                 tables[name] = table_or_empty(below(folder, table.file), table)
-        signature = read_json(below(folder, SCORES.signature_file), dict)
+        (signature,) = scored = signature_in(folder)
     elif (folder / "facts.json").is_file():
         roles = _read_roles(folder)
         signature = dict(roles.facts).get("signature", {})
@@ -406,6 +416,7 @@ def read_part(folder: Path) -> FinishedRun:
         translations={},
         dev_translations={},
         rescored={},
+        scored=scored,
         **tables,
     )
 
@@ -436,7 +447,7 @@ def joined(run: FinishedRun, other: FinishedRun) -> FinishedRun:
         )
     if run.roles and other.roles:
         raise HeadwiseError(f"{run.folder} and {other.folder} both have roles: give one of them.")
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"scored": [*run.scored, *other.scored]}
     for name in ("heads", "lrp", "untrained", "curves"):
         both = [table for table in (getattr(run, name), getattr(other, name)) if len(table)]
         changes[name] = pd.concat(both, ignore_index=True) if both else getattr(run, name)

@@ -223,8 +223,7 @@ def score_maps(run: FinishedRun) -> list[Figure]:
                     Figure(
                         name=f"{name}-{kind}",
                         title=f"{capital(KIND_NAMES[kind])}: {listed([*map(measure_name, measures)])}",
-                        note=f"layers × heads, in each layer the highest {lead} first"
-                        + UNTRAINED_NOTE * bool(control_ranges(run)),
+                        note="layers × heads" + UNTRAINED_NOTE * bool(control_ranges(run)),
                         panels=score_panels(run, kind, measures),
                         columns=panel_columns(run, kind, len(measures)),
                         facts=facts,

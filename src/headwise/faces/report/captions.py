@@ -1,0 +1,118 @@
+"""Captions of figures in words, as a paper has them: what is drawn, of which model and text, how intervals were made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headwise.core.qualities import QualityMeasure
+from headwise.core.tables import MODELS, SCORES
+from headwise.faces.report.charts import Figure
+from headwise.faces.report.format import capital, count, listed
+from headwise.faces.report.head_rows import heads_in, model_order
+from headwise.faces.report.run_folder import FinishedRun, heads_of, model_of
+from headwise.roles.label import DRAWS
+
+ROLES = "roles/"  # what a figure is made from, beside the tables
+
+
+def making(run: FinishedRun, files: Sequence[str]) -> str:
+    """Of which model and text the numbers of some files are, and how their intervals were made, in sentences. files: as of
+    a section."""
+    sentences = [model_text(run)]
+    if SCORES.file in files:
+        sentences += [scores_text(run, signature) for signature in run.scored]
+    if ROLES in files and run.roles:
+        sentences.append(roles_text(run))
+    # Of a figure that is made from other files, too, the table of models is not what it shows.
+    if [*files] == [MODELS.file] and run.full is not None:
+        sentences.append(quality_text(run))
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def model_text(run: FinishedRun) -> str:
+    """`Model: firefox/en-pt, 48 encoder-self heads.`; empty where the name is not known."""
+    name = model_of(run)
+    if not name:
+        return ""
+    # Of a folder its last name: the rest is where somebody keeps it.
+    name = Path(name).name if Path(name).is_absolute() else name
+    counts = {kind: sum(layers) for kind, layers in heads_of(run).items()}
+    if not counts:
+        heads = {*heads_in(run.heads), *heads_in(run.roles.labels)}
+        counts = Counter(head.kind for head in sorted(heads, key=model_order))
+    parts = [f"{number} {kind}" for kind, number in counts.items()]
+    return f"Model: {name}{', ' * bool(parts)}{listed(parts)}{' heads' * bool(parts)}."
+
+
+def scores_text(run: FinishedRun, signature: Mapping[str, Any]) -> str:
+    """On how many sentences heads were scored."""
+    read = signature.get("sentences")
+    if not isinstance(read, int):
+        return ""
+    text = text_name(run, "dev")
+    return (
+        f"Scores: means over {count(read, 'sentence')}{' of ' * bool(text)}{text}; 95 % intervals by bootstrap over "
+        "sentences."
+    )
+
+
+def roles_text(run: FinishedRun) -> str:
+    """On which text functions were found, and what they had to show."""
+    facts = run.roles.facts
+    signature = facts.get("signature") or {}
+    used = [text.get("used") for text in (facts.get("coverage") or {}).values()]
+    treebank = signature.get("treebank")
+    named = [treebank] if isinstance(treebank, str) and treebank else []
+    counted = [count(used[0], "sentence")] if used and isinstance(used[0], int) else []
+    where = f" on {' of '.join([*counted, *named])}" if counted or named else ""
+    return (
+        f"Functions: found{where} in one half of the text and confirmed in the other, above their baselines (Benjamini-"
+        f"Hochberg at 5 %), in most of {DRAWS} random halves."
+    )
+
+
+def quality_text(run: FinishedRun) -> str:
+    """On how much text the models were measured, and how the intervals of their differences were made."""
+    split = run.split
+    number = run.facts["sentences"].get(split)
+    text = text_name(run, split) or split
+    texts = "" if number is None else f"{number} {run.quality.over} of "
+    made = interval_of(run.quality)
+    return (
+        f"{capital(run.quality.title)} on {texts}{text}; 95 % intervals of differences by {made}."
+    )
+
+
+def interval_of(quality: QualityMeasure) -> str:
+    """How the interval and the p of a change of quality are made (`Answers.change`)."""
+    if quality.is_share:
+        return "the score interval and the exact test of paired shares"
+    return "paired bootstrap"
+
+
+def text_name(run: FinishedRun, split: str) -> str:
+    """The file of a text of a run as its plan names it, or out of which it was held; empty where that is not known."""
+    data = run.planned.get("data")
+    if not isinstance(data, dict):
+        return ""
+    held_out = "held out of " * (split not in data)
+    spec = data.get(split, data.get("train"))
+    names = [spec] if isinstance(spec, str) else spec
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ""
+    return held_out + listed([Path(name).name for name in names])
+
+
+def with_making(content: Any, made: str) -> Any:
+    """The content of a section, whose figures say how they were made."""
+    if isinstance(content, Figure):
+        return replace(content, made=made)
+    if isinstance(content, dict):
+        return {name: with_making(part, made) for name, part in content.items()}
+    if type(content) in (list, tuple):
+        return type(content)(with_making(part, made) for part in content)
+    return content
