@@ -248,3 +248,15 @@ def test_evaluate_compares_own_translations_as_they_were_written(tmp_path: Path)
     assert found.of(model.name, "agreement") == 100
     pairs = list(zip(sentences(8, 0), sentences(8, 1), strict=True))
     assert hw.evaluate(model, pairs).signature["search"]["beam"] == 5
+
+
+def test_a_model_whose_heads_cannot_be_removed(call: Call, tmp_path: Path, text: str) -> None:
+    """One module serves all layers of an ALBERT: prune refuses before any work, a story says what heads do."""
+    folder = asker("albert").save(tmp_path / "model")
+    out = tmp_path / "out"
+    for more in (["--dry-run"], []):
+        status, _, said = call("prune", folder, "--text", text, "--keep", 4, "--out", out, *more)
+        assert status == 1 and "cannot be removed" in said and not out.exists(), said
+    status, _, said = call("story", folder, "--text", text, "--out", out, *QUICK)
+    assert status == 0 and "cannot be removed" in said, said
+    assert (out / "heads.csv").exists() and len(hw.Run(out).models) == 1

@@ -17,7 +17,7 @@ from headwise.core.errors import HeadwiseError, few_names
 from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.measured import is_within
-from headwise.core.options import REPAIR, TEXTLESS_ORDERS, Greedy, Keep, Unit, several
+from headwise.core.options import REPAIR, TEXTLESS_ORDERS, Greedy, Keep, Pruning, Unit, several
 from headwise.core.progress import Report, silent
 from headwise.core.removal_units import (
     Together,
@@ -280,9 +280,9 @@ def cut(
     return model.remove(mask, grow=True)
 
 
-def refuse_irremovable(model: Model, options: Greedy) -> None:
-    """Raise HeadwiseError for heads that cannot be removed, before anything is scored."""
-    first = removal_units(model.heads.only(options.kinds or ()), options.unit)[0]
+def refuse_irremovable(model: Model, options: Pruning) -> None:
+    """Raise HeadwiseError for heads that cannot be removed, before anything is scored: some are removed to see."""
+    first = removal_units(model.heads.only(options.kinds or model.heads.kinds), options.unit)[0]
     with warnings.catch_warnings(action="ignore"):
         model.remove(HeadMask.full(model.heads).without(first), grow=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headwise.core.errors import HeadwiseError
 from headwise.core.options import keep_name
 from headwise.study.plan import GreedySweep, Plan
 from headwise.study.plan_of_prune import completed, plan_of, too_short_for_repair
@@ -56,6 +57,8 @@ def plan_of_story(
 
 def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
     """The plan with what its options left to the model; and what will be read and done, in sentences."""
+    from headwise.pruning.greedy import refuse_irremovable
+
     (asked,) = plan.pruning
     plan, note = completed(plan, model)
     data = plan.data
@@ -72,6 +75,11 @@ def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
             note = f"{short} Heads are chosen by {usual}, and nothing makes up for them."
             sweep = sweep.model_copy(update={"measure": [usual], "repair": False})
             plan = plan.model_copy(update={"pruning": [sweep]})
+    try:
+        refuse_irremovable(model, sweep)
+    except HeadwiseError as error:
+        # What heads matter and do is a story, too.
+        plan, note = plan.model_copy(update={"pruning": []}), f"{error} So none is."
     roles = plan.roles
     if "translations" in model.task.provides and "words" not in roles.model_fields_set:
         plan = plan.model_copy(update={"roles": roles.model_copy(update={"words": True})})
@@ -95,10 +103,10 @@ def story_lines(plan: Plan, model: Model) -> list[str]:
         if trees
         else "looks for no roles (--treebank names trees)"
     )
-    (sweep,) = plan.pruning
-    sizes = ", ".join(keep_name(keep) for keep in sweep.keep) or "several sizes"
-    how = " and repairs what is left" if isinstance(sweep, GreedySweep) and sweep.repair else ""
-    does.append(f"removes {' and '.join(sweep.kinds)} heads (keeps {sizes}){how}")
+    for sweep in plan.pruning:
+        sizes = ", ".join(keep_name(keep) for keep in sweep.keep) or "several sizes"
+        how = " and repairs what is left" if isinstance(sweep, GreedySweep) and sweep.repair else ""
+        does.append(f"removes {' and '.join(sweep.kinds)} heads (keeps {sizes}){how}")
     return [f"The story of {model.name}: {', '.join(reads)}; {'; '.join(does)}."]
 
 

@@ -24,6 +24,7 @@ from headwise.models.decoding.search_engines import refuse_engine, refuse_model
 from headwise.models.forecast import expected_pieces
 from headwise.models.model import Model
 from headwise.pruning.control_models import count_weights
+from headwise.pruning.greedy import refuse_irremovable
 from headwise.study.model_steps import Prune, Train
 from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
@@ -58,6 +59,9 @@ def preflight(
         if plan.data.train is not None:
             given().task.check_quality(first.as_named("train"))
     to_do = [build for build in builds if not build.was_done]
+    if given and to_do:
+        for sweep in plan.pruning:
+            refuse_irremovable(given(), sweep)
     lines = [*missing_texts(plan), *own_targets(first)]
     if plan.pruning:
         # Seeds share their texts.

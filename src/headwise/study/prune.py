@@ -134,12 +134,11 @@ def prune(
     apart = dev is not None and type(dev) is not int
     for line in shared_sentences(texts) if apart else ():
         warnings.warn(line, stacklevel=3)
-    if isinstance(options, Greedy):
-        refuse_irremovable(model, options)
-        if options.max_drop is not None:
-            line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over, not apart)
-            if line:
-                warnings.warn(line, stacklevel=3)
+    refuse_irremovable(model, options)
+    if isinstance(options, Greedy) and options.max_drop is not None:
+        line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over, not apart)
+        if line:
+            warnings.warn(line, stacklevel=3)
     with shown("prune", progress) as report:
         if folder is not None:
             return alone(plan, InMemory(model, texts), folder, report)

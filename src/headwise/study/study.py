@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -190,11 +191,19 @@ def run_study(
     if not main:
         progress = Progress(quiet=True)
     progress.say(f"headwise: {plan.name} in {out}")
+    is_new = not out.exists()
     with thread_count(threads), kept(plan, out, main):
         study = Study(plan, out, device, progress, memory=memory, given=given)
-        for line in preflight(
-            plan, [*study.runs.values()], study.builds(stages), device, study.given
-        ):
+        try:
+            lines = preflight(
+                plan, [*study.runs.values()], study.builds(stages), device, study.given
+            )
+        except HeadwiseError:
+            # Nothing was made yet but the lock and copies of texts.
+            if is_new and main:
+                shutil.rmtree(out, ignore_errors=True)
+            raise
+        for line in lines:
             progress.say(f"  {line}")
         if main:
             claim(plan, out)
