@@ -17,7 +17,10 @@ FULL_BLEU = 30.0
 
 
 def numbers(
-    quality: QualityMeasure, value: float, weights: float, speed: tuple[float, float, float]
+    quality: QualityMeasure,
+    value: float,
+    weights: float | None,
+    speed: tuple[float | None, float | None, float | None],
 ) -> ModelNumbers:
     found = ModelNumbers()
     for split in ("dev", "test"):
@@ -33,8 +36,8 @@ def verdict(
     quality: QualityMeasure = BLEU,
     base: float = FULL_BLEU,
     limit: float | None = 1.0,
-    weights: float = 60.0,
-    speed: tuple[float, float, float] = (100.0, 95.0, 105.0),
+    weights: float | None = 60.0,
+    speed: tuple[float | None, float | None, float | None] = (100.0, 95.0, 105.0),
     texts: int = 1000,
     **more: Any,
 ) -> Verdict:
@@ -63,6 +66,13 @@ CASES = [
     (loss(13, 12.5, 14), {"limit": None}, Outcome.TOO_DEAR),  # 12.5 of 30 BLEU for 40 %
     (loss(2, 1.2, 3), {"limit": None, "weights": 95.0}, Outcome.NO_GAIN),
     (loss(2, 1.2, 3), {"limit": None, "weights": 99.0}, Outcome.TOO_DEAR),
+    # 1.2 of 30 BLEU for half of the time; and nothing follows where nothing was timed or weighed.
+    (
+        loss(2, 1.2, 3),
+        {"limit": None, "weights": 99.0, "speed": (200.0, 195.0, 205.0)},
+        Outcome.OPEN,
+    ),
+    (loss(2, 1.2, 3), {"limit": None, "weights": None, "speed": (None, None, None)}, Outcome.OPEN),
     (loss(2, 1.2, 3), {}, Outcome.OVER_LIMIT),
     (None, {"doubts": ["Its gates had not settled."]}, Outcome.DOUBTED),
     (None, {"texts": 49}, Outcome.TOO_SHORT),

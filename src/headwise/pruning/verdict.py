@@ -16,7 +16,7 @@ from headwise.core.measured import UNPRUNED, ModelNumbers, is_within
 from headwise.core.qualities import BETTER, WORSE, Number, QualityMeasure
 from headwise.core.statistics import ENOUGH_SENTENCES, units_for_share
 
-# Share of the weights or the cache: a model that is no faster and significantly worse should save more.
+# Share of the weights or the cache: saving less, a model that is no faster is of little use.
 LITTLE_SAVED = 0.1
 SPEED = "tokens_per_second"
 SAVINGS = ("parameters", "cache_bytes")  # the larger saving of both counts
@@ -114,6 +114,9 @@ def judge(
         allowed = allowed and is_within(least, limit)
     # Where the full model's quality is not known, the loss counts as no share of it.
     share_lost = least / (100 if quality.relative else base or math.inf)
+    # Twice as fast is half of the time.
+    time_saved = 1 - 1 / (1 + speed_up) if speed == Speed.FASTER else 0.0
+    was_measured = bool(saving) or speed not in (Speed.NOT_MEASURED, Speed.ONCE)
     gains_little = saved < LITTLE_SAVED and speed != Speed.FASTER
 
     def outcome() -> Outcome:
@@ -121,10 +124,11 @@ def judge(
             return Outcome.NOT_COMPARED
         if base is not None and quality.is_too_low(base):
             return Outcome.NO_BASIS
-        if finding == WORSE and not allowed:
-            if share_lost > saved:
+        # What is not within a limit has to save something for what it surely loses.
+        if finding == WORSE and not allowed and was_measured:
+            if share_lost > max(saved, time_saved):
                 return Outcome.TOO_DEAR
-            if gains_little and saving:
+            if gains_little:
                 return Outcome.NO_GAIN
         if limited and not is_within(least, limit):
             return Outcome.OVER_LIMIT
