@@ -39,7 +39,7 @@ from headwise.core.folders import (
 )
 from headwise.core.layout import HeadMask
 from headwise.faces.report.format import size
-from headwise.models.attention.head_counts import states_heads
+from headwise.models.attention.head_counts import config_has_heads
 from headwise.models.model_files import (
     CARD,
     FROM_ORIGINAL,
@@ -392,7 +392,7 @@ def card_of(
         ) from error
     kept = getattr(config, "headwise_layout", None)
     layout = HeadMask.from_json(kept) if kept else None
-    is_stock = layout is None or states_heads(config, layout)
+    is_stock = layout is None or config_has_heads(config, layout)
     try:
         before = hub.ModelCard(text, ignore_metadata_errors=True)
     except Exception as error:  # of yaml and huggingface_hub, about the user's file

@@ -44,7 +44,7 @@ from headwise.core.progress import without_bars
 from headwise.data.lines import refuse_pointer
 from headwise.models.attention.configuration import other_start
 from headwise.models.attention.discover import discover
-from headwise.models.attention.head_counts import note_origins, states_heads
+from headwise.models.attention.head_counts import config_has_heads, note_origins
 from headwise.models.attention.offload import device_of, named_weights
 from headwise.models.attention.rebuilt import drop_unused
 from headwise.models.attention.removal import remove
@@ -178,7 +178,7 @@ def load(
         if cut:
             hf, layout = load_cut(source, path, config, model_class, number_type, cut)
         # Where all layers lost equally many heads, transformers builds them by itself.
-        elif layout is None or states_heads(config, layout):
+        elif layout is None or config_has_heads(config, layout):
             devices = full_device_map(device_map, device, config, model_class)
             hf = load_whole(source, config, model_class, number_type, devices)
         else:

@@ -33,7 +33,7 @@ from headwise.models.attention.backward import is_quantised
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.configuration import configured_alignment_heads
 from headwise.models.attention.discover import Discovery, discover
-from headwise.models.attention.head_counts import state_heads, states_heads
+from headwise.models.attention.head_counts import config_has_heads, write_heads_to_config
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove
 from headwise.models.decoding.search_engines import translator_of
@@ -164,7 +164,7 @@ class Model:
     def is_stock(self) -> bool:
         """Whether `from_pretrained` of transformers loads the model: it is whole, or all layers have lost equally many
         heads and its configuration can say so."""
-        return self.layout is None or states_heads(self.hf.config, self.layout)
+        return self.layout is None or config_has_heads(self.hf.config, self.layout)
 
     @property
     def task(self) -> Task:
@@ -300,7 +300,7 @@ class Model:
         smaller.config.headwise_layout = layout.to_json()
         # Discovers its heads again: what is counted now is what was really left.
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
-        state_heads(smaller, made.discovery, layout)
+        write_heads_to_config(smaller, made.discovery, layout)
         if self.alignment_heads:
             made.alignment_heads = renumbered(self.alignment_heads, mask)
         increase = size_increase(self, made)

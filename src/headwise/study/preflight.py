@@ -60,8 +60,8 @@ def preflight(
             given().task.check_quality(first.as_named("train"))
     to_do = [build for build in builds if not build.was_done]
     if given and to_do:
-        for sweep in plan.pruning:
-            refuse_irremovable(given(), sweep)
+        for options in plan.pruning:
+            refuse_irremovable(given(), options)
     lines = [*missing_texts(plan), *own_targets(first)]
     if plan.pruning:
         # Seeds share their texts.

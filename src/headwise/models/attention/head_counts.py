@@ -15,7 +15,7 @@ from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.rebuilt import give_weights, shapes, stock_model
 
 
-def states_heads(config: Any, layout: HeadMask) -> bool:
+def config_has_heads(config: Any, layout: HeadMask) -> bool:
     """Whether a configuration itself says how many heads are left, so that the stock class has their shapes."""
     if config.is_encoder_decoder or len(layout.heads.kinds) != 1:
         return False
@@ -24,7 +24,7 @@ def states_heads(config: Any, layout: HeadMask) -> bool:
     return left == {getattr(config.get_text_config(), "num_attention_heads", None)}
 
 
-def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> None:
+def write_heads_to_config(model: nn.Module, discovery: Discovery, layout: HeadMask) -> None:
     """Write the numbers of heads of a pruned model into its configuration, with the size of a head.
 
     Where all layers have equally many heads, and the stock class with this configuration computes the same as the
@@ -40,7 +40,7 @@ def state_heads(model: nn.Module, discovery: Discovery, layout: HeadMask) -> Non
     text: Any = config.get_text_config()
     if getattr(text, "is_heterogeneous", False):
         return
-    if not states_heads(config, layout):
+    if not config_has_heads(config, layout):
         write_counts(text, layout.heads)
     if not equal_layers(discovery.heads) or discovery.heads == layout.heads:
         return

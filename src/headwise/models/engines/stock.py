@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from headwise.core.heads import Site
 from headwise.core.progress import without_bars
-from headwise.models.attention.head_counts import states_heads, write_counts
+from headwise.models.attention.head_counts import config_has_heads, write_counts
 from headwise.models.attention.matrices import ZEROS
 from headwise.models.attention.padding import Padded, pad, plain_config
 from headwise.models.attention.rebuilt import stock_model
@@ -59,7 +59,7 @@ def note(model: Model, padded: Padded) -> str:
     total = layout.heads.total
     zeros = sum(places.query.count(ZEROS) for places in padded.places.values())
     config = plain_config(model.hf)
-    if states_heads(model.hf.config, layout):
+    if config_has_heads(model.hf.config, layout):
         write_counts(config.get_text_config(), layout.heads)
     before = numbers(stock_model(model.hf, config))
     saved = before - numbers(padded.model)
