@@ -265,7 +265,7 @@ class TestOptions:
 
 
 def test_a_run_that_diverged_gives_no_model(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(HeadwiseError, match="The training diverged: the loss is not a number"):
+    with pytest.raises(HeadwiseError, match=r"The training diverged: the loss is (nan|inf)"):
         bench.prune(tmp_path, 0.1, warmup=0, learning_rate=1e30)
     assert not list(tmp_path.glob("checkpoint-*"))
 

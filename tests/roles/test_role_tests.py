@@ -4,6 +4,7 @@ controls: text without its words, text without its order, untrained models."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from headwise.importance.untrained import untrained
 from headwise.models.attention.discover import output_of
 from headwise.roles import observation
 from headwise.roles.alignment import WordLinks, read_links
+from headwise.roles.label import labels
 from headwise.roles.observation import RoleOptions
 from headwise.roles.rare import count_tokens
 from headwise.roles.role import NO_ROLE, role_of
@@ -106,6 +108,23 @@ def test_language_models_are_tested_on_probes_too(
     assert "syntactic.det.to-dependent" in measures
     assert "positional.1" not in measures and "rare.rarest" not in measures
     assert any("decoder-self: no head for induction (decoder-self/" in line for line in out.absent)
+
+
+def test_a_role_confirmed_with_the_head_off_leads_the_picture_and_has_a_tick(
+    few_trees: Treebank, reader: Reader
+) -> None:
+    """Induction below a position that the head looks at more often."""
+    out = found_in(reader("gpt2"), few_trees)
+    head = next(iter(out.heads))
+    rows = pd.DataFrame([(*head, "positional.-1", 0.9), (*head, "induction", 0.5)])
+    rows.columns = pd.Index(["kind", "layer", "head", "measure", "value"])
+    rows["text"] = ["positional −1 (0.90)", "induction (0.50)"]
+    causal = rows.iloc[1:].assign(confirmed=True)
+    plain = replace(out, roles=rows, labels=labels(out.heads, rows))
+    assert plain.plot().groups == {head: "positional"} and "✓" not in "".join(plain.lines())
+    ticked = replace(plain, causal=causal)
+    assert ticked.plot().groups == {head: "induction"}
+    assert "positional −1 (0.90), induction (0.50) ✓" in "\n".join(ticked.lines())
 
 
 def test_sentence_pairs_test_the_decoder_and_cross_attention(

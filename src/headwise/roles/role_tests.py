@@ -132,12 +132,29 @@ class Roles(Result):
             lines.append(
                 "  What heads do (value vs baseline; draws: random halves of the text that confirm it):"
             )
+        ticked = self.confirmed_with_head_off()
+        texts: dict[Head, list[str]] = {}
+        for row in self.roles.to_dict("records"):
+            if (head_of(row), row["measure"]) in ticked:
+                texts.setdefault(head_of(row), []).append(row["text"])
         for row in self.labels[~without].to_dict("records"):
             attention = f" ({row['attention']})" if "attention" in row else ""
-            lines.append(f"  {head_of(row)}{attention}: {row['label']}")
+            label = row["label"]
+            for text in texts.get(head_of(row), ()):
+                label = label.replace(text, f"{text} ✓")
+            lines.append(f"  {head_of(row)}{attention}: {label}")
+        if ticked:
+            lines.append("  ✓: confirmed with the head off")
         if without.any():
             lines.append(f"  {without.sum()} of {len(without)} heads: {NO_ROLE}")
         return lines
+
+    def confirmed_with_head_off(self) -> set[tuple[Head, str]]:
+        """The roles that switching the head off confirms, by head and measure."""
+        if self.causal.empty:
+            return set()
+        rows = self.causal[self.causal["confirmed"].astype(bool)].to_dict("records")
+        return {(head_of(row), row["measure"]) for row in rows}
 
     def grids(self) -> list[HeadGrid]:
         return [self.plot()]
@@ -166,11 +183,13 @@ class Roles(Result):
         return contents
 
     def plot(self) -> HeadGrid:
-        """The category of the best role of each head, as a picture."""
+        """The category of the best role of each head, as a picture: of those that are confirmed with the head off, where it
+        has some, else of all."""
+        ticked = self.confirmed_with_head_off()
         best: dict[Head, str] = {}
-        for row in self.roles.to_dict("records"):  # the highest value of each head comes first
-            head = head_of(row)
-            best.setdefault(head, category(row["measure"]))
+        rows = self.roles.to_dict("records")  # the highest value of each head comes first
+        for row in sorted(rows, key=lambda row: (head_of(row), row["measure"]) not in ticked):
+            best.setdefault(head_of(row), category(row["measure"]))
         return HeadGrid.of_groups(self.heads, best, "best role")
 
     @classmethod

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import headwise as hw
 from faces.report.made import emptied, make_run
 from faces.report.made_roles import words
 from faces.report.made_sweeps import write_grid
@@ -36,6 +37,16 @@ def test_a_run_without_words_and_one_without_confirmed_words(run: FinishedRun) -
     assert word_facts(emptied(run, "words")) == []
     content = head_words_section(replace(run, words=run.words[run.words["p"] > 0.1]))
     assert content["found"] is None and content["tried"] == 1
+
+
+@pytest.mark.parametrize(("read", "said"), [(0, "too short"), (300, "No head loses a word")])
+def test_a_search_that_found_no_word_is_said_and_not_left_out(
+    tmp_path: Path, read: int, said: str
+) -> None:
+    none = words().iloc[:0]
+    files = {"words.csv": none, "words.json": {"sentences": read, "made": ""}}
+    page = hw.report(make_run(tmp_path / "run", files)).read_text(encoding="utf-8")
+    assert said in page and "roles.words" not in page
 
 
 WORDS_OF_PANDAS = ["null", "NA", "None", "nan", "n/a"]

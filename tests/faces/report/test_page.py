@@ -109,8 +109,7 @@ def test_one_head_of_a_decoder_gives_a_page(run_folder: Path) -> None:
     change(run_folder, {**gone, "run.json": {}})
     run = read_run(change(run_folder, {"heads.csv": heads.assign(kind="decoder-self")}))
     text = without_scripts(render(run, collect(run)))
-    assert "1 attention heads, scored" not in text and "1 attention head, scored" in text
-    assert "Nothing has been pruned" in text and "decoder-self/0/0" in text
+    assert "of 1 head is missed" in text and "decoder-self/0/0" in text
 
 
 def test_words_of_any_length_and_script_stay_text(run_folder: Path) -> None:

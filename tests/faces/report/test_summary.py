@@ -76,15 +76,39 @@ def test_the_page_says_what_pruning_csv_says(tmp_path: Path) -> None:
         ({"run.json": {"chosen": None, "max_drop": 0.1}}, "(max_drop); lambda-0.02 comes nearest"),
         ({"run.json": {"chosen": None, "unsettled": [CHOSEN]}}, f"gates of {CHOSEN} had not"),
         ({"pruning.csv": without(setting="full")}, "full model has not been evaluated"),
-        ({"pruning.csv": None}, "Nothing has been pruned"),
+        (
+            {"pruning.csv": None, "plan.toml": "[[pruning]]\nkeep = [4]\n"},
+            "Nothing has been pruned",
+        ),
     ],
 )
 def test_without_a_choice_it_says_why(tmp_path: Path, differences: Any, why: str) -> None:
     found = summary_section(read_run(make_run(tmp_path, differences)))
     assert why in found["why"] and not found["tiles"]
     nothing = why.startswith("Nothing")
-    start = "24 attention heads, scored" if nothing else "3 pruned models, none of them chosen"
+    start = "" if nothing else "3 pruned models, none of them chosen"
     assert found["headline"].startswith(start)
+
+
+def test_scores_alone_lead_with_the_head_that_matters_most(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path, {"pruning.csv": None, "plan.toml": None}))
+    found = summary_section(run)
+    rows = run.heads[run.heads["measure"] == "ablation.zero"]
+    top = rows.sort_values("value").to_dict("records")[-1]
+    for fact in (
+        f"{top['kind']}/{top['layer']}/{top['head']} ",
+        "of 24 heads",
+        f"{top['low']:.2g}",
+    ):
+        assert fact in found["headline"]
+    assert not found["why"]
+    harmful = run.heads.assign(value=-run.heads["value"].abs())
+    assert "None of 24" in summary_section(replace(run, heads=harmful))["headline"]
+    heads = run.heads[run.heads["measure"] == "confidence"]
+    headline = summary_section(replace(run, heads=heads))["headline"]
+    assert "highest confidence of 24 heads" in headline
+    roles = summary_section(replace(run, heads=heads.iloc[:0]))["headline"]
+    assert roles == "6 of 24 heads have a role"
 
 
 def speeds(width: float) -> Callable[[pd.DataFrame], pd.DataFrame]:

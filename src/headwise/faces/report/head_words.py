@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
+from headwise.core.folders import below, read_json
 from headwise.core.heads import head_of
-from headwise.core.tables import HEAD_COLUMNS
+from headwise.core.tables import HEAD_COLUMNS, WORDS
 from headwise.faces.report.format import probability
 from headwise.faces.report.page import Columns, Table, section, table
 from headwise.faces.report.run_folder import FinishedRun
@@ -24,9 +25,13 @@ from headwise.roles.behaviour import FALSE_WORDS
     qualities=("bleu", "agreement"),
 )
 def head_words_section(run: FinishedRun) -> dict[str, Any]:
-    """The table of the words that are confirmed."""
+    """The table of the words that are confirmed; all empty where nobody looked for words."""
     words = confirmed_words(run.words)
+    place = below(run.folder, WORDS.signature_file)
+    read = read_json(place, dict).get("sentences", 0) if place.is_file() else None
     return {
+        "searched": read is not None,
+        "too_short": read == 0,
         "found": words_table(words),
         "words": len(words),
         "heads": len(words[HEAD_COLUMNS].drop_duplicates()),

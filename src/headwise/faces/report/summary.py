@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from headwise.core.answers import too_short
+from headwise.core.heads import head_of
 from headwise.core.measured import FINE_TUNED, UNPRUNED, choose_smallest, is_within
 from headwise.core.qualities import (
     AGREEMENT,
@@ -31,6 +32,7 @@ from headwise.faces.report import (
     score_maps,
 )
 from headwise.faces.report.format import (
+    KIND_NAMES,
     capital,
     count,
     interval_text,
@@ -430,14 +432,45 @@ def without_choice(run: FinishedRun) -> str:
     """The headline where no pruned model was chosen."""
     if run.pruned:
         return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
-    total = len(heads_in(run.heads))
-    return f"{count(total, 'attention head')}, scored" if total else "A study in progress"
+    return most_important(run) or heads_with_roles(run) or "A study in progress"
+
+
+def most_important(run: FinishedRun) -> str:
+    """The head that matters most, with its interval: by what the loss gains without it, else by the score that leads the
+    figures; empty without scores."""
+    measure = score_maps.LOSS_MEASURE
+    if of_measure(run.heads, measure).empty:
+        measure = next(
+            (names[0] for kind in KIND_NAMES if (names := score_maps.leading_measures(run, kind))),
+            "",
+        )
+    rows = of_measure(run.heads, measure).sort_values("value", kind="stable", ascending=False)
+    if rows.empty:
+        return ""
+    row = rows.to_dict("records")[0]
+    interval = interval_text(
+        row["low"], row["high"], lambda value: f"{value:.2g}".replace("-", "−")
+    )
+    value = f"{row['value']:.2g} {interval}".strip()
+    if measure == score_maps.LOSS_MEASURE:
+        if row["value"] <= 0:
+            return f"None of {count(len(rows), 'head')} is missed when it alone is off"
+        what = f"matters most of {count(len(rows), 'head')}: without it the loss rises by"
+        return f"{head_of(row)} {what} {value} nats per token"
+    return f"{head_of(row)} has the highest {measure_name(measure)} of {count(len(rows), 'head')}: {value}"
+
+
+def heads_with_roles(run: FinishedRun) -> str:
+    """How many heads have a role; empty where none was tested."""
+    tested = heads_in(run.roles.labels)
+    found = heads_in(run.roles.roles)
+    return f"{len(found)} of {count(len(tested), 'head')} have a role" if tested else ""
 
 
 def why_no_choice(run: FinishedRun) -> str:
     """Why no pruned model was chosen, in a sentence: the first reason that holds, as those below make no sense then."""
     if not run.pruned:
-        return "Nothing has been pruned in this run yet."
+        return "Nothing has been pruned in this run yet." if run.planned.get("pruning") else ""
     if run.full is None:
         return "The full model has not been evaluated in this run, so pruned models cannot be compared with it."
     known = losses_on_dev(run)
