@@ -116,7 +116,23 @@ def test_a_caption_names_model_and_text_and_how_intervals_were_made(
     (run / "plan.toml").write_text('model = "/home/me/own"\n[data]\ntrain = "a.txt"\n')
     hw.figure("quality", run, out=tmp_path / "b.svg")
     caption = (tmp_path / "b.caption.txt").read_text()
-    assert "Model: own" in caption and "held out of a.txt" in caption and "bootstrap" in caption
+    # The plan names no test text, and that is not held out of training text as dev is.
+    assert "Model: own" in caption and "bootstrap" in caption and "held out" not in caption
+    table = pd.read_csv(run / "pruning.csv")
+    change(run, {"pruning.csv": table[table["split"] != "test"]})
+    hw.figure("quality", run, out=tmp_path / "b.svg")
+    assert "held out of a.txt" in (tmp_path / "b.caption.txt").read_text()
+
+
+def test_scores_that_approximate_ablation_lead_before_confidence(
+    parts: list[Path], tmp_path: Path
+) -> None:
+    """A language model that was scored without relevance, gradient and ablation."""
+    table = pd.read_csv(parts[0] / "heads.csv")
+    table = table[table["measure"].isin(["confidence", "gradient"])]
+    change(parts[0], {"heads.csv": table.replace({"measure": {"gradient": "attribution.zero"}})})
+    hw.figure("importance", parts[0], out=tmp_path / "a.svg")
+    assert "(a) Attribution patching" in (tmp_path / "a.caption.txt").read_text()
 
 
 def test_the_captions_of_a_page_stand_with_its_figures(tmp_path: Path) -> None:

@@ -53,11 +53,8 @@ def scores_text(run: FinishedRun, signature: Mapping[str, Any]) -> str:
     read = signature.get("sentences")
     if not isinstance(read, int):
         return ""
-    text = text_name(run, "dev")
-    return (
-        f"Scores: means over {count(read, 'sentence')}{' of ' * bool(text)}{text}; 95 % intervals by bootstrap over "
-        "sentences."
-    )
+    said = " ".join(["Scores: means over", count(read, "sentence"), text_name(run, "dev")]).rstrip()
+    return f"{said}; 95 % intervals by bootstrap over sentences."
 
 
 def roles_text(run: FinishedRun) -> str:
@@ -79,12 +76,12 @@ def quality_text(run: FinishedRun) -> str:
     """On how much text the models were measured, and how the intervals of their differences were made."""
     split = run.split
     number = run.facts["sentences"].get(split)
-    text = text_name(run, split) or split
-    texts = "" if number is None else f"{number} {run.quality.over} of "
-    made = interval_of(run.quality)
-    return (
-        f"{capital(run.quality.title)} on {texts}{text}; 95 % intervals of differences by {made}."
+    text = text_name(run, split) or f"of {split}"
+    texts = (
+        f"{number} {run.quality.over} {text}" if number is not None else text.removeprefix("of ")
     )
+    made = interval_of(run.quality)
+    return f"{capital(run.quality.title)} on {texts}; 95 % intervals of differences by {made}."
 
 
 def interval_of(quality: QualityMeasure) -> str:
@@ -95,16 +92,18 @@ def interval_of(quality: QualityMeasure) -> str:
 
 
 def text_name(run: FinishedRun, split: str) -> str:
-    """The file of a text of a run as its plan names it, or out of which it was held; empty where that is not known."""
+    """`of dev.txt`, the file of a text of a run as its plan names it, or `held out of train.txt`; empty where that is not
+    known."""
     data = run.planned.get("data")
     if not isinstance(data, dict):
         return ""
-    held_out = "held out of " * (split not in data)
-    spec = data.get(split, data.get("train"))
+    # Only dev text is held out of the training text.
+    spec = data.get(split, data.get("train") if split == "dev" else None)
     names = [spec] if isinstance(spec, str) else spec
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return ""
-    return held_out + listed([Path(name).name for name in names])
+    files = listed([Path(name).name for name in names])
+    return f"of {files}" if split in data else f"held out of {files}"
 
 
 def with_making(content: Any, made: str) -> Any:

@@ -19,7 +19,8 @@ from headwise.faces.report.page import section
 from headwise.faces.report.run_folder import FinishedRun
 from headwise.importance.most_faithful import faithfulness_statistics, most_faithful
 
-MAPPED = ("ablation.zero", "gradient", "confidence")  # measures that colour the map, the best first
+# Measures that colour the map, the best first.
+MAPPED = ("ablation.zero", "gradient", "attribution.zero", "confidence")
 Left = Mapping[str, tuple[int, int]]  # of each kind: heads left, and heads there were
 Lines = list[tuple[str, list[dict[str, Any]]]]
 
