@@ -28,6 +28,15 @@ def test_a_word_a_line_whatever_the_ending(tmp_path: Path, name: str) -> None:
     assert list(tagger().task.read(tmp_path / name)) == expected
 
 
+@pytest.mark.parametrize("blank", [" ", "\u00a0"])
+def test_a_word_with_a_blank_in_columns_at_tabs(tmp_path: Path, blank: str) -> None:
+    """Numbers as French and German write them: 10 000."""
+    file = tmp_path / "numbers.conll"
+    file.write_text(f"Ann\tB-PER\n10{blank}000\tO\n\nBo\tB-PER\n")
+    assert is_tagged(file)
+    assert list(TaggedText.open(file)) == [(["Ann", "10 000"], ["B-PER", "O"]), (["Bo"], ["B-PER"])]
+
+
 def test_parts_of_speech_of_a_treebank() -> None:
     (file,) = sorted(TREES.glob("*.conllu*"))[:1]
     found = TaggedText.open(file)

@@ -109,11 +109,18 @@ def is_tree(file: Path) -> bool:
 def has_columns(file: Path) -> bool:
     """Whether a file has a word a line, with as many columns in all lines, at least two. One that ends like a table must
     have blank lines between sentences."""
-    lines = [line.split() for line in islice(whole_lines(file), LOOKED_AT)]
+    lines = [columns_of(line) for line in islice(whole_lines(file), LOOKED_AT)]
     if is_table(file) and (not ends_with(file, ".tsv") or [] not in lines[:-1]):
         return False
     counts = {len(columns) for columns in lines if columns and columns[0] not in (DOCUMENT, "#")}
     return len(counts) == 1 and min(counts) >= 2
+
+
+def columns_of(line: str) -> list[str]:
+    """The columns of a line, at its tabs where it has some: a word may hold blanks ("10 000")."""
+    columns = line.split("\t") if "\t" in line.strip() else line.split()
+    columns = [" ".join(column.split()) for column in columns]
+    return columns if any(columns) else []
 
 
 def stored(row: Row) -> tuple[str, str]:
@@ -140,8 +147,7 @@ def column_rows(file: Path) -> Iterator[Row]:
     tags: list[str] = []
     width = 0
     for number, line in enumerate(whole_lines(file), start=1):
-        columns = line.split("\t") if "\t" in line.strip() else line.split()
-        columns = [" ".join(column.split()) for column in columns]
+        columns = columns_of(line)
         if not any(columns) or columns[0] == DOCUMENT:
             if words:
                 yield words, tags

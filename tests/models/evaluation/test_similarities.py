@@ -24,6 +24,7 @@ from headwise.models.tasks.embedding import Pooling
 from models.attention.families import TWO_STACKS, build
 from models.tasks.askers import IDS, embedder, lines, pairs, sentences
 from models.training.letters import letters
+from refusals import refuses
 
 MODES = ("mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean")
 
@@ -184,6 +185,63 @@ def folder_of_sentence_transformers(
     return folder
 
 
+def settings_of(folder: Path, file: str, **settings: Any) -> None:
+    """A file of a folder, as another program changes it."""
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("headwise_sums", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    path = folder / file
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | settings))
+
+
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("tokenizer_config.json", {"model_max_length": 9}),  # since sentence-transformers 6
+        ("sentence_bert_config.json", {"max_seq_length": 9}),
+        ("config_sentence_transformers.json", {"truncate_dim": 3}),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "dot"}),  # of length 1
+    ],
+    ids=str,
+)
+def test_settings_that_change_similarities(
+    tmp_path: Path, file: str, settings: dict[str, Any]
+) -> None:
+    """As sentence-transformers does it: its own vectors are compared."""
+    width = embedder().hf.config.hidden_size
+    mean = {"pooling_mode": "mean", "embedding_dimension": width}
+    saved = folder_of_sentence_transformers(tmp_path / "given", mean)
+    (saved / "2_More").mkdir()
+    settings_of(saved, file, **settings)
+    table = SentencePairs.from_rows(
+        [(*pair, float(number)) for number, pair in enumerate(pairs(20, 3))]
+    )
+    model = hw.load(saved)
+    package = pytest.importorskip("sentence_transformers", reason="it is the judge")
+    judge = package.SentenceTransformer(str(saved), device="cpu")
+    # headwise leaves out what does not fit, sentence-transformers cuts it.
+    fits = [
+        all(len(model.tokenizer(one)["input_ids"]) <= (judge.max_seq_length or 512) for one in pair)
+        for pair in zip(table.lines[::2], table.lines[1::2], strict=True)
+    ]
+    assert 5 <= sum(fits) <= 20 and (all(fits) != ("max" in str(settings)))
+    left, right = (judge.encode([*table.lines[side::2]]) for side in (0, 1))
+    alike = judge.similarity_pairwise(left, right).numpy()
+    expected = 100 * spearmanr(alike[fits], np.array(table.scores)[fits]).statistic
+    found = hw.evaluate(model, table).table
+    value = found.loc[found["measure"] == "similarity", "value"].iloc[0]
+    assert value == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean"])
+def test_similarities_that_are_no_cosines(tmp_path: Path, name: str) -> None:
+    saved = folder_of_sentence_transformers(tmp_path / "given", {}, "Transformer")
+    settings_of(saved, "config_sentence_transformers.json", similarity_fn_name=name)
+    refuses(lambda: hw.evaluate(hw.load(saved), lines(9)), f"'{name}' (similarity_fn_name)")
+
+
 def test_pairs_with_scores_are_what_people_have() -> None:
     model = embedder()
     rows = [(*pair, number % 5 + 0.5) for number, pair in enumerate(pairs(12))]
@@ -234,9 +292,10 @@ def test_they_are_known_before_any_step(tmp_path: Path, refused: Any, command: s
     [
         (lines(FEWEST_RANKED - 1), "has 4 sentences that the model reads"),
         (SentencePairs.from_rows([("a", "b", 1.0)]), "has 1 pairs that the model reads"),
+        (SentencePairs.from_rows([(*pair, 2.5) for pair in pairs(9)]), "have the score 2.5"),
         (pairs(9), "needs one-sided text"),
     ],
-    ids=["few", "one pair", "parallel"],
+    ids=["few", "one pair", "one score", "parallel"],
 )
 def test_texts_that_cannot_be_ranked(text: Any, sentence: str) -> None:
     with pytest.raises(hw.HeadwiseError, match=sentence):

@@ -75,6 +75,24 @@ def test_one_table_of_names_is_enough() -> None:
     assert loss(rows, model) == loss(rows)
 
 
+def test_classes_that_the_model_does_not_have_or_that_share_a_name() -> None:
+    """Numbers with gaps, as of a table that lost some classes; and two classes of one name, which could be either."""
+    rows = [*zip(TEXTS, LABELS, strict=True)]
+    gaps, twice = classifier(), classifier()
+    gaps.hf.config.id2label = {0: "vowel", 2: "consonant", 5: "none"}
+    gaps.hf.config.label2id = {"vowel": 0, "consonant": 2, "none": 5}
+    refuses(lambda: loss(rows, gaps), "numbers 'none' 5, but its classes are 0 to 2")
+    twice.hf.config.id2label = {0: "vowel", 1: "vowel", 2: "none"}
+    twice.hf.config.label2id = {"vowel": 1, "none": 2}
+    vowels = [(text, "vowel" if label == "consonant" else label) for text, label in rows]
+    refuses(lambda: loss(vowels, twice), "calls 2 classes 'vowel'")
+
+
+def test_the_label_that_is_no_class_is_named() -> None:
+    numbered = [(text, CLASSES.index(label) - 1) for text, label in zip(TEXTS, LABELS, strict=True)]
+    refuses(lambda: loss(numbered), "'-1' is a label of")
+
+
 def test_two_tables_that_differ_are_refused() -> None:
     model = classifier()
     model.hf.config.label2id = {"vowel": 1, "consonant": 0, "none": 2}

@@ -114,6 +114,11 @@ def places_of_pairs(
         refuse_few(len(kept), "pairs")
         places = np.array([[place[2 * pair], place[2 * pair + 1]] for pair in kept])
         scores = np.array(table.scores)[kept]
+        if (scores == scores[0]).all():
+            raise HeadwiseError(
+                f"All {len(kept)} pairs that the model reads have the score {scores[0]:g}: there is no order that "
+                "similarities could agree with. Give pairs that are more and less alike."
+            )
         return places, np.array(kept)[:, None], scores
 
     count = len(rows)

@@ -18,6 +18,14 @@ SETTINGS = "config_sentence_transformers.json"
 LIMITS = "sentence_bert_config.json"
 
 
+def sorts_of_modules(folder: Path) -> list[str]:
+    """The classes of a folder's modules, without where they come from."""
+    return [
+        str(module["type"]).rpartition(".")[2]
+        for module in read_json(folder / "modules.json", list)
+    ]
+
+
 def poolings(folder: Path) -> list[dict[str, Any]]:
     """The configurations of the modules of a folder that pool. Raises HeadwiseError for modules that change similarities
     and that headwise does not run."""
@@ -43,28 +51,31 @@ def poolings(folder: Path) -> list[dict[str, Any]]:
 @dataclass(frozen=True)
 class Pooling:
     """How sentence-transformers makes one vector of the states of a sentence's tokens, special ones included: their
-    mean, also weighted by position, their largest numbers, the first or the last; of several, one after the other.
+    mean, also weighted by position, their largest numbers, the first or the last; of several, one after the other. Of
+    that the first `size` numbers (truncate_dim).
 
     Length does not matter here: vectors are compared by their cosines.
     """
 
     modes: tuple[str, ...]
+    size: int | None = None
 
     @property
     def words(self) -> str:
         """What it does, for the signature of a number."""
-        return f"{' and '.join(self.modes)} of the last states"
+        cut = "" if self.size is None else f", the first {self.size} numbers"
+        return f"{' and '.join(self.modes)} of the last states{cut}"
 
     def __call__(self, states: Tensor, places: Tensor) -> Tensor:
         """Vectors B M of states B S M; places B S: where tokens are."""
-        return torch.cat([POOLINGS[mode](states, places) for mode in self.modes], 1)
+        return torch.cat([POOLINGS[mode](states, places) for mode in self.modes], 1)[:, : self.size]
 
     @classmethod
     def read(cls, folder: Path) -> Pooling:
         """That of a folder of sentence-transformers (modules.json); the mean for any other folder.
 
-        Raises HeadwiseError for modules that change similarities and that headwise does not run, and for a prompt whose
-        tokens are left out.
+        Raises HeadwiseError for modules that change similarities and that headwise does not run, for a prompt whose
+        tokens are left out, and for similarities that are no cosines.
         """
         if not (folder / "modules.json").is_file():
             return cls(("mean",))
@@ -82,13 +93,25 @@ class Pooling:
                 f"{folder} pools its states by {str(unknown[0])[:40]!r}, which headwise does not know: it has "
                 f"{', '.join(POOLINGS)}."
             )
-        return cls(modes)
+        settings = read_json(folder / SETTINGS, dict) if (folder / SETTINGS).is_file() else {}
+        size = settings.get("truncate_dim")
+        size = size if type(size) is int and size > 0 else None
+        compared = settings.get("similarity_fn_name")
+        # The product of vectors of length 1 is their cosine; cut vectors are shorter.
+        alike = compared == "dot" and size is None and "Normalize" in sorts_of_modules(folder)
+        if compared not in (None, "cosine") and not alike:
+            raise HeadwiseError(
+                f"{folder} compares its vectors by {str(compared)[:40]!r} (similarity_fn_name), and headwise by their "
+                "cosines: measure similarities with sentence-transformers."
+            )
+        return cls(modes, size)
 
 
 @dataclass(frozen=True)
 class Reading:
     """What sentence-transformers does with a sentence before its model reads it: a prompt stands before it (`query: `),
-    it has at most `longest` tokens, and it may be written in small letters."""
+    it has at most `longest` tokens (of two places that say so, its own goes first), and it may be written in small
+    letters."""
 
     prompt: str = ""
     longest: int | None = None
@@ -105,13 +128,13 @@ class Reading:
 
     @classmethod
     def read(cls, folder: Path) -> Reading:
-        """That of a folder (config_sentence_transformers.json, sentence_bert_config.json); nothing for any other. Raises
-        HeadwiseError for a prompt that is no text."""
+        """That of a folder (config_sentence_transformers.json, sentence_bert_config.json, tokenizer_config.json); nothing
+        for any other. Raises HeadwiseError for a prompt that is no text."""
         if not (folder / "modules.json").is_file():
             return cls()
-        settings, limits = (
+        settings, limits, tokens = (
             read_json(file, dict) if file.is_file() else {}
-            for file in map(folder.joinpath, (SETTINGS, LIMITS))
+            for file in map(folder.joinpath, (SETTINGS, LIMITS, "tokenizer_config.json"))
         )
         prompts = settings.get("prompts") or {}
         name = settings.get("default_prompt_name")
@@ -120,7 +143,7 @@ class Reading:
             raise HeadwiseError(
                 f"The prompt {name!r:.40} in {folder / SETTINGS} is {prompt!r:.40}, which is no text: correct it."
             )
-        longest = limits.get("max_seq_length")
+        longest = limits.get("max_seq_length") or tokens.get("model_max_length")
         usable = type(longest) is int and longest > 0
         return cls(prompt, longest if usable else None, bool(limits.get("do_lower_case")))
 

@@ -266,11 +266,12 @@ def class_numbers(names: Sequence[str], text: str, model: PreTrainedModel) -> di
         refuse_two_orders(model, names)
         return known
     numbers = {str(number): number for number in range(count)}
+    strange = [name for name in unnamed if name not in numbers] or unnamed
     if not {*names} <= numbers.keys():
         some = ", ".join(list(known)[:10]) + (" …" if len(known) > 10 else "")
         raise HeadwiseError(
-            f"'{unnamed[-1][:50]}' is a label of {text}, but no class of this {type(model).__name__}: give "
-            f"its names ({some}), or only numbers from 0 to {count - 1}."
+            f"'{strange[-1][:50]}' is a label of {text}, but no class of this {type(model).__name__}: give "
+            f"its names ({some}), or only whole numbers from 0 to {count - 1}."
         )
     return numbers
 
@@ -283,12 +284,25 @@ def class_names(model: PreTrainedModel) -> dict[str, int]:
 
 
 def refuse_two_orders(model: PreTrainedModel, names: Sequence[str]) -> None:
-    """Raise HeadwiseError where the tables of a configuration number a class differently: which number is meant?"""
+    """Raise HeadwiseError where the tables of a configuration number a class differently, give one name to two classes, or
+    number one that the model does not have: which number is meant?"""
     config: Any = model.config
     by_number = {int(number): str(name) for number, name in (config.id2label or {}).items()}
     known = class_names(model)
+    count = int(config.num_labels)
+    named = [*by_number.values()]
     for name in names:
         number = known[name]
+        if not 0 <= number < count:
+            raise HeadwiseError(
+                f"config.json of this {type(model).__name__} numbers '{name[:50]}' {number}, but its classes are 0 to "
+                f"{count - 1}: correct id2label and label2id."
+            )
+        if named.count(name) > 1:
+            raise HeadwiseError(
+                f"config.json of this {type(model).__name__} calls {named.count(name)} classes '{name[:50]}': give each "
+                "a name of its own in id2label, or number the labels of the text."
+            )
         if by_number.get(number, name) != name and name in by_number.values():
             raise HeadwiseError(
                 f"config.json of this {type(model).__name__} numbers its classes twice: '{name[:50]}' is {number} in "
