@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import json
 import lzma
 from pathlib import Path
@@ -167,6 +168,10 @@ BINARY = {
     "stream.arrow": (b"\xff\xff\xff\xff\x10\x01\x00\x00", "Arrow … datasets:FOLDER"),
     "a.zip": (b"PK\x03\x04\x14\x00\xa9\n", "an archive"),
     "a.txt.xz": (lzma.compress(b"It rains.\n" * 9), "packed with xz … unpack it"),
+    "a.txt.gz": (
+        gzip.compress(gzip.compress(b"It rains.\n" * 9)),
+        "packed with gzip twice … unpack it",
+    ),
     "a.txt.bz2": (bz2.compress(b"It rains.\n" * 9), "packed with bzip2 … unpack it"),
     "a.zst": (b"\x28\xb5\x2f\xfd\x04\x58\x51\x00", "packed with zstd … unpack it"),
     "utf16.txt": ("It rains.\nA cat.\n".encode("utf-16"), "UTF-16 … UTF-8"),

@@ -72,6 +72,11 @@ def test_relative_positions_are_of_transformers_4(tmp_path: Path) -> None:
     refuses(lambda: hw.load(tmp_path / "bert"), "position_embedding_type … transformers 4")
 
 
+def test_weights_of_tensorflow_alone(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "tf_model.h5")
+    refuses(lambda: hw.load(folder), "Its weights are tf_model.h5 … load it with transformers 4")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "tokenizer.json"])
 def test_pointers_of_git_are_no_files(folder: Path, name: str) -> None:
     if name.endswith(".bin"):

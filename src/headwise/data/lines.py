@@ -36,6 +36,7 @@ FORMATS = {
     ),
     b"\xfd7zXZ\x00": ("packed with xz", _UNPACK),
     b"BZh": ("packed with bzip2", _UNPACK),
+    GZIP: ("packed with gzip twice", _UNPACK),
     b"\x28\xb5\x2f\xfd": ("packed with zstd", _UNPACK),
     b"\xff\xfe": ("UTF-16", _UTF8),
     b"\xfe\xff": ("UTF-16", _UTF8),

@@ -457,6 +457,12 @@ def _table_records(file: Path) -> Records:
             row = [unquoted(cell) for cell in row]
         if columns is None:
             columns = row
+            # As Excel writes it where the comma is in numbers.
+            if len(row) == 1 and ";" in row[0] and not tabs:
+                raise HeadwiseError(
+                    f"The columns of '{file}' are separated by semicolons ({row[0][:60]}), those of a .csv by commas: "
+                    "save it with commas, or as a .tsv with tabs."
+                )
             refuse_same_names(columns, f"'{file}'")
         elif row and len(row) != len(columns):
             raise HeadwiseError(

@@ -235,6 +235,15 @@ def unloadable(error: Exception, spec: str, folder: Path | None) -> HeadwiseErro
         is_not = f"{spec} is a folder, but not"
         remedy = "Copy or save it again, or correct its config.json."
         others = [file.name for file in sorted(folder.glob("*.safetensors"))]
+        # transformers 5 reads PyTorch's alone.
+        foreign = [
+            name for name in ("tf_model.h5", "flax_model.msgpack") if (folder / name).exists()
+        ]
+        if foreign and "no file named" in str(error):
+            remedy = (
+                f"Its weights are {foreign[0]}, which transformers 5 does not read: load it with transformers 4 "
+                "(from_tf or from_flax) and save it by save_pretrained."
+            )
         if others and "no file named" in str(error):
             remedy = f"It has {few_names(others)}: rename that model.safetensors, or save the model again."
     if isinstance(error, ImportError):

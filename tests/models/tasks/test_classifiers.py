@@ -357,6 +357,7 @@ class TestFiles:
             ("a.csv", "sentence,label\nb,1\n", "no 'text': it has sentence, label"),
             ("a.tsv", "text\tlabel\nb\n", "Line 2 .* another number of columns"),
             ("a.csv", "text,label\nb,1,2\n", "another number of columns"),
+            ("a.csv", "text;label\nb, c;1\n", "separated by semicolons"),
             ("a.csv", 'text,label\n"b,1\n', "is no line of a table"),
             ("a.jsonl", '{"text": "a", "label": 1.5}\n', "no text under 'label' but float"),
             ("a.jsonl", '{"text": "a", "label": true}\n', "no text under 'label' but bool"),
