@@ -57,6 +57,13 @@ def test_every_tenth_is_so_many() -> None:
         refuses(lambda count=count: held_out(text, count), f"{count} of the 40 … from 1 to 39")
 
 
+@pytest.mark.parametrize("count", [None, 1, 6])
+def test_one_sentence_cannot_be_two_texts(count: int | None) -> None:
+    refuses(lambda: held_out(hw.Text.from_lines(["a"]), count), "has 1 sentence: … at least two")
+    refuses(lambda: held_out(hw.Text.from_lines(["a", "b"]), 2), "hold out 1.")
+    assert [len(part) for part in held_out(hw.Text.from_lines(["a", "b"]), 1)] == [1, 1]
+
+
 def test_a_number_of_dev_sentences(tmp_path: Path, call: Any, refused: Any) -> None:
     asker("gpt2").save(tmp_path / "model")
     file = tmp_path / "a.txt"

@@ -332,6 +332,33 @@ def test_a_classifier_says_the_class_of_the_text() -> None:
     assert found["total"][1] == pytest.approx(change, abs=1e-5) and change != 0
 
 
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_what_is_no_answer_of_the_model_is_called_so(problem: str) -> None:
+    """Of a model whose answers headwise does not measure, last states are compared; another has no such remark."""
+    shape = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    labels = 1 if problem == "regression" else 3
+    config = BertConfig(vocab_size=30, num_labels=labels, problem_type=problem, **shape)
+    torch.manual_seed(0)
+    scorer = BertForSequenceClassification(config).eval()
+    session = Session(hw.Model(scorer, asker("bert").tokenizer, "tiny"))
+    off = {"encoder-self/0/1": 0.0}
+    inspection = session.inspect(Question(text=TEXT, gates=off))
+    ids = torch.tensor([session.model.tokenizer(TEXT)["input_ids"]])
+    slices = scorer.bert.encoder.layer[0].attention.output.dense
+    means = [scorer.bert(input_ids=ids).last_hidden_state[0].mean(0)]
+
+    def without(module: Any, given: Any) -> Any:
+        return torch.cat([given[0][..., :8], torch.zeros_like(given[0][..., 8:])], -1)
+
+    with slices.register_forward_pre_hook(without):
+        means.append(scorer.bert(input_ids=ids).last_hidden_state[0].mean(0))
+    assert inspection["similarity"] == pytest.approx(
+        torch.cosine_similarity(*means, dim=0).item(), abs=1e-5
+    )
+    assert "does not measure this model's answers" in inspection["source"]["note"]
+    assert not Session(embedder()).inspect(Question(text=TEXT))["source"]["note"]
+
+
 def test_a_pruned_model_with_an_empty_layer_works(translator: Session) -> None:
     heads = translator.model.heads
     small = translator.model.remove(

@@ -19,6 +19,7 @@ from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.statistics import rank_correlations
 from headwise.data.sentence_pairs import SentencePairs
+from headwise.models.engines.graph_files import pooling_notes
 from headwise.models.evaluation.similarities import FEWEST_RANKED
 from headwise.models.tasks.embedding import Pooling
 from models.attention.families import TWO_STACKS, build
@@ -275,6 +276,12 @@ def test_vectors_that_headwise_cannot_make(
     with pytest.raises(hw.HeadwiseError, match=sentence):
         hw.evaluate(model, lines(9))
     assert hw.prune(model, lines(12), hw.Greedy(keep=2)).heads.total == 2
+
+
+def test_a_graph_of_such_a_model_names_who_makes_its_vectors(tmp_path: Path) -> None:
+    folder = folder_of_sentence_transformers(tmp_path / "given", {}, "Dense")
+    (note,) = pooling_notes(hw.load(folder))
+    assert "sentence-transformers" in note and str(folder) not in note
 
 
 @pytest.mark.parametrize("command", ["prune", "story"])

@@ -58,6 +58,10 @@ __all__ = [
 
 Ablation = Literal["zero", "mean", "uniform"]
 MAX_TOKENS = 128  # tokens of a sentence
+NOT_ITS_ANSWER = (
+    "headwise does not measure this model's answers: the similarity compares the means of its last hidden states, "
+    "and says nothing of its answer."
+)
 LIKELY = 8  # most likely tokens that are shown
 MOST_LOGITS = 1 << 26  # logits of a forward with many copies of a sentence
 MOST_POSITIONS = 1 << 13  # and its positions
@@ -210,6 +214,8 @@ class Predictor:
         sentence = read_sentence(self.tokenizer, read, self.max_tokens)
         # A tree has no words of a prompt.
         tree = None if self.reading.prompt else self.trees.get(text.strip())
+        if not self.model.task.measured:
+            sentence = replace(sentence, note=f"{NOT_ITS_ANSWER} {sentence.note}".strip())
         sentence = with_tree(self.tokenizer, sentence, tree)
         with self.changed(NO_CHANGE):
             prompt = PROMPTS[self.task_output](self, sentence, beam, position)

@@ -438,11 +438,11 @@ def pooling_notes(model: Model) -> list[str]:
     if not isinstance(model.task, Embedding):
         return []
     try:
-        pooling = f"take the {model.task.pooling().words}"
-    except HeadwiseError as error:  # a module that headwise does not run
-        pooling = f"pool as modules.json says ({error})"
+        pooling = f"take the {model.task.pooling().words} over its tokens"
+    except HeadwiseError:  # a module that headwise does not run
+        pooling = "make it with sentence-transformers, as modules.json says"
     return [
-        f"the graph gives a vector for each token, not for a sentence: {pooling} over its tokens"
+        f"the graph gives a vector for each token, not for a sentence: {pooling}"
         f"{model.task.reading().words}"
     ]
 

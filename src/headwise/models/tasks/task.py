@@ -416,6 +416,11 @@ def held_out(text: Any, count: int | None = None) -> tuple[Any, Any]:
     """All but some sentences of a text, spread evenly over it, and these: so many, or every tenth. Raises HeadwiseError
     where that leaves no sentence in one of the two."""
     total = len(text)
+    if total < 2:
+        raise HeadwiseError(
+            f"Dev text is held out of the training text, which has {total or 'no'} "
+            f"sentence{'s' * (total != 1)}: give a text of at least two, or dev text as well."
+        )
     if count is None and total < HELD_OUT_EVERY:
         raise HeadwiseError(
             f"Every tenth sentence is held out, but there are only {total}: give dev text as well."
@@ -423,7 +428,8 @@ def held_out(text: Any, count: int | None = None) -> tuple[Any, Any]:
     asked = total // HELD_OUT_EVERY if count is None else count
     if not 0 < asked < total:
         raise HeadwiseError(
-            f"{asked} of the {total} sentences of the training text are to be held out: hold out from 1 to {total - 1}."
+            f"{asked} of the {total} sentences of the training text are to be held out: hold out "
+            f"{'1' if total == 2 else f'from 1 to {total - 1}'}."
         )
     span = HELD_OUT_EVERY * asked if count is None else total
     away = {(place + 1) * span // asked - 1 for place in range(asked)}
