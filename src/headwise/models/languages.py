@@ -15,6 +15,9 @@ from transformers import PreTrainedModel
 from headwise.core.errors import HeadwiseError, few_names
 
 LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")  # eng_Latn, en_XX
+TARGET = re.compile(
+    r">>\S+<<|<2[a-z]{2,3}([_-]\w+)?>"
+)  # what a source line begins with: >>por<<, <2de>
 
 
 def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
@@ -22,7 +25,8 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
 
     Raises HeadwiseError where both name one, and not the same.
     """
-    warn_of_codes(tokenizer, name)
+    if hf.config.is_encoder_decoder and hasattr(tokenizer, "get_vocab"):
+        warn_of_codes(tokenizer, name)
     warn_of_prefixes(hf, name)
     if not hasattr(tokenizer, "tgt_lang") or not hf.can_generate():
         return
@@ -49,8 +53,8 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
 
 
 def warn_of_codes(tokenizer: Any, name: str) -> None:
-    """Warn of a model that writes the language which each source line names (multilingual OPUS-MT)."""
-    codes = sorted(getattr(tokenizer, "supported_language_codes", None) or [])
+    """Warn of a model that writes the language which each source line names (multilingual OPUS-MT, MADLAD-400)."""
+    codes = sorted(token for token in tokenizer.get_vocab() if TARGET.fullmatch(token))
     if len(codes) > 1:
         warnings.warn(
             f"{name} writes {len(codes)} languages ({few_names(codes)}): begin each source line with one, such as "

@@ -71,6 +71,28 @@ def test_prefixes_of_tasks_are_said(tasks: Any, said: bool, recwarn: Any) -> Non
     assert all("'to German: '" in line and "begin each source line" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("family", "tokens", "said"),
+    [
+        ("t5", ["<2de>", "<2zh_Hant>", "<2x>"], "writes 2 languages"),  # MADLAD-400
+        ("marian", [">>por<<", ">>zho_Hans<<", ">>spa<<"], "writes 3 languages"),
+        ("t5", ["<2de>"], ""),  # one language is no choice
+        ("t5", ["<extra_id_2>", "<2024>", "2de"], ""),
+        ("gpt2", ["<2de>", "<2fr>"], ""),  # it reads no source
+    ],
+)
+def test_languages_that_source_lines_name_are_said(
+    family: str, tokens: list[str], said: str, recwarn: Any
+) -> None:
+    hf, tokenizer = tiny(family, **IDS), letters("$A </s>")
+    tokenizer.add_tokens(tokens)
+    hf.resize_token_embeddings(len(tokenizer))
+    hw.Model(hf, tokenizer, "tiny")
+    lines = [str(each.message) for each in recwarn if "languages" in str(each.message)]
+    assert len(lines) == bool(said)
+    assert all(said in line and f"'{min(tokens)} A sentence.'" in line for line in lines)
+
+
 @pytest.mark.parametrize("engine", ["transformers", "ct2"])
 @pytest.mark.parametrize("forced", [None, IDS["eos_token_id"]])
 def test_translations_that_do_not_end_are_said(engine: Any, forced: int | None) -> None:
