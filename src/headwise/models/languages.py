@@ -25,9 +25,6 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
 
     Raises HeadwiseError where both name one, and not the same.
     """
-    if hf.config.is_encoder_decoder and hasattr(tokenizer, "get_vocab"):
-        warn_of_codes(tokenizer, name)
-    warn_of_prefixes(hf, name)
     if not hasattr(tokenizer, "tgt_lang") or not hf.can_generate():
         return
     settings: Any = hf.generation_config
@@ -50,6 +47,13 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
         if language_of(tokenizer, first) == marked:
             hf.generation_config = copy.copy(settings)  # another model may have the same one
             hf.generation_config.forced_bos_token_id = first
+
+
+def warn_of_beginnings(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
+    """Warn of a model whose source lines begin with a language or a task. Once for a model: it reads the vocabulary."""
+    if hf.config.is_encoder_decoder and hasattr(tokenizer, "get_vocab"):
+        warn_of_codes(tokenizer, name)
+    warn_of_prefixes(hf, name)
 
 
 def warn_of_codes(tokenizer: Any, name: str) -> None:

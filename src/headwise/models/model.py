@@ -38,7 +38,7 @@ from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove
 from headwise.models.decoding.search_engines import translator_of
 from headwise.models.decoding.translator import Translator, cut_note, endless_note, translate
-from headwise.models.languages import languages_of, settle_languages
+from headwise.models.languages import languages_of, settle_languages, warn_of_beginnings
 from headwise.models.model_files import (
     PARTIAL,
     copy_siblings,
@@ -96,6 +96,7 @@ class Model:
         # Two small forwards: after this line every head has an address.
         self.discovery: Discovery = discover(hf, allow_partial)
         settle_languages(hf, tokenizer, self.name)
+        warn_of_beginnings(hf, tokenizer, self.name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """What the transformers model answers, `model.hf(…)`: it reads tensors, as its tokenizer makes them."""
