@@ -1,7 +1,7 @@
 // Terms: a word that a reader may not know is a button that says its meaning, at its first place in each section and fold.
 const meanings = read("terms"), tip = make("div", { id: "term", role: "tooltip", popover: "manual" });
 const SPELLED = new RegExp(`(?<![\\p{L}\\d])(?:${Object.keys(meanings).sort((a, b) => b.length - a.length).map((word) => word.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&").replaceAll(" ", "\\s")).join("|")})(?![\\p{L}\\d])`, "gu");
-const NO_TERMS = "a, pre, code, script, style, svg, summary, h1, h2, h3, .example, .chip, .tools, .animation";
+const NO_TERMS = "details.paper, a, pre, code, script, style, svg, summary, h1, h2, h3, .example, .chip, .tools, .animation";
 
 function explain(word) {  // the attributes of what explains itself
   const id = meanings[word.replaceAll(/\s/g, " ")];
