@@ -55,7 +55,7 @@ KEPT = 100_000_000  # bytes of the whole model's states that are kept for all fi
 class Repaired:
     """A smaller model that was repaired, and what it misses of the whole model's last states on held-out text before and
     after, as a share of their variance. taken: whether the repair helped; else the model is only cut. drift: whether
-    layers make up for what those below miss."""
+    layers make up for what those below miss, by which the states of the smaller model drift from the whole one's."""
 
     model: Model
     before: float
@@ -85,7 +85,7 @@ class Whole:
         self.begin()
 
     def begin(self) -> None:
-        """Go back to the lowest layer."""
+        """Go back to the lowest layer, and let go of what is not kept; where everything is kept there is nothing to do."""
         if not self.kept:
             self.stages = Stages(self.model.hf, self.text.inputs)
 
@@ -171,7 +171,7 @@ class Repairs:
                 "Repair was left out: on dev the smaller model would not be nearer to the whole one than it is without "
                 f"({made.before:.3g} of the variance of its last states is missed). Give more text, or text of the kind "
                 "that the model reads.",
-                stacklevel=4,
+                stacklevel=4,  # the caller of `cut`, by which pruning repairs
             )
         return made.model
 
@@ -230,7 +230,7 @@ class Repairs:
                 small.finish(layer.block)
         if judge.encoder:
             reread(whole, small, smaller, judge.end)
-        whole.begin()  # lets go of what is not kept
+        whole.begin()
         after = judge.missed(smaller)
         if not after < before:
             with warnings.catch_warnings(action="ignore"):  # said already
@@ -246,7 +246,7 @@ def block_after(layers: Sequence[Sublayer], layer: Sublayer) -> str:
 
 
 def makes_up(layer: Sublayer) -> bool:
-    """Whether a layer can make up for what those below it miss: through a norm of its own that does harm."""
+    """Whether a layer can make up for what those below it miss. Through a norm of its own branch that does harm."""
     return bool(layer.reader) and not layer.branch
 
 

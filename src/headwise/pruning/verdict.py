@@ -109,6 +109,7 @@ def judge(
     number = (texts or {}).get(split)
     if number is None and change.units is not None:
         number = round(change.units)
+    # A loss within its limit was agreed to: it need not pay for itself. Without a limit none was.
     allowed = limit is not None and "dev" in lost and is_within(lost["dev"], limit)
     if limited:
         allowed = allowed and is_within(least, limit)

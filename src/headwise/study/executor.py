@@ -54,12 +54,11 @@ class StudyOutcome:
 
 @dataclass(frozen=True)
 class BuildResult:
-    """One build's end. error and trace: what it raised, if anything. made: False where the store held it."""
+    """One build's end. error and trace: what it raised, if anything."""
 
     name: str
     error: Exception | None = None
     trace: str = ""
-    made: bool = True
 
 
 class Executor(Protocol):
@@ -75,7 +74,8 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """This process, one build at a time. With several processes, none may go on after a failure alone: it is raised."""
+    """This process, one build at a time: `start` notes it, `wait` does it. With several processes, none may go on after a
+    failure alone: it is raised."""
 
     slots = 1
 
@@ -100,8 +100,7 @@ class LocalExecutor:
                     raise
                 error = raised
                 trace = traceback.format_exc()
-            made = not self.progress.heading  # the heading was shown
-        return BuildResult(build.name, error, trace, made)
+        return BuildResult(build.name, error, trace)
 
 
 def run_builds(
@@ -143,7 +142,7 @@ def run_builds(
             build = running.pop(end.name)
             if end.error is None:
                 outcome.done.append(build.name)
-                unchanged += not end.made
+                unchanged += build.was_done
             else:
                 outcome.failed[build.name] = error_sentence(end.error)
                 outcome.error = end.error

@@ -323,7 +323,7 @@ class RayExecutor:
             error = HeadwiseError(f"Ray could not run it: {first_line}")
         self.progress(ended.end, "")
         if ended.row is None:
-            return BuildResult(ended.build.name, error, trace, made=False)
+            return BuildResult(ended.build.name, error, trace)
         self.bars.remove_task(ended.row)
         if self.bars.in_lines and error is None:
             self.progress.say(f"  {ended.build.words}: {about(time.monotonic() - ended.started)}")
