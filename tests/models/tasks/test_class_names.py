@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 import headwise as hw
@@ -86,6 +88,19 @@ def test_classes_that_the_model_does_not_have_or_that_share_a_name() -> None:
     twice.hf.config.label2id = {"vowel": 1, "none": 2}
     vowels = [(text, "vowel" if label == "consonant" else label) for text, label in rows]
     refuses(lambda: loss(vowels, twice), "calls 2 classes 'vowel'")
+
+
+def test_a_text_of_one_class_is_said(tmp_path: Path) -> None:
+    """The first rows of a sorted table."""
+    rows = sorted(zip(TEXTS, LABELS, strict=True), key=lambda row: row[1])
+    file = tmp_path / "sorted.tsv"
+    file.write_text("".join("\t".join(row) + "\n" for row in [("text", "label"), *rows]))
+    text = hw.LabelledText.open(file)
+    with pytest.warns(UserWarning, match="All 4 texts of sorted.tsv .*have the label 'consonant'"):
+        loss(text.head(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(text.head(5))
 
 
 def test_the_label_that_is_no_class_is_named() -> None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headwise.core.errors import HeadwiseError
 from headwise.data.labelled_pairs import LabelledPairs
+from headwise.data.store import StoredText
 from headwise.data.tagged import TaggedText
 from headwise.data.text import LabelledText
 from headwise.models.attention.discover import (
@@ -27,6 +28,7 @@ from headwise.models.attention.offload import device_of
 from headwise.models.token_rows import IGNORED, padded
 from headwise.models.training.language import filler
 from headwise.models.training.token_batches import (
+    WARNED,
     Batch,
     Collate,
     TokenBatches,
@@ -181,6 +183,7 @@ class Tagged(Labelled):
     ) -> Sequence[Sequence[int]]:
         every = {tag for _, named in text for tag in named} - {str(IGNORED)}
         numbers = {**class_numbers(sorted(every), text.name, model), str(IGNORED): IGNORED}
+        warn_of_one_class(sorted(every), text, model)
         found = []
         for words, named in text:
             _, firsts = pieces(words, tokenizer)
@@ -235,6 +238,7 @@ def classes_of(text: LabelledText | LabelledPairs, model: PreTrainedModel) -> np
     names, inverse = np.unique(np.array(text.dataset["label"], dtype=str), return_inverse=True)
     called = called_by_data(names.tolist(), text.classes, model)
     numbers = class_numbers(called, text.name, model)
+    warn_of_one_class(called, text, model)
     return np.array([numbers[name] for name in called], dtype=np.int64)[inverse]
 
 
@@ -274,6 +278,19 @@ def class_numbers(names: Sequence[str], text: str, model: PreTrainedModel) -> di
             f"its names ({some}), or only whole numbers from 0 to {count - 1}."
         )
     return numbers
+
+
+def warn_of_one_class(names: Sequence[str], text: StoredText, model: PreTrainedModel) -> None:
+    """Warn of a text with one label alone, as the first rows of a sorted table have."""
+    if len(names) == 1 and len(text) > 1 and model.config.num_labels > 1:
+        if (text.name, names[0]) in WARNED:
+            return
+        WARNED.add((text.name, names[0]))
+        warnings.warn(
+            f"All {len(text):,} texts of {text.name} have the label '{names[0][:50]}': what is measured on them says "
+            "nothing of the other classes. Give texts of each, such as a table in random order.",
+            stacklevel=3,
+        )
 
 
 def class_names(model: PreTrainedModel) -> dict[str, int]:
