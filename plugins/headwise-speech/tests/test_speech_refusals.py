@@ -101,7 +101,7 @@ def test_one_sentence_says_what_was_found(
 
 
 MISTAKES = [
-    ("evaluate hears --audio said;.csv", "has the columns audio;text … needs audio, text"),
+    ("evaluate hears --audio said;.csv", "separated by semicolons (audio;text"),
     ("evaluate hears --audio common.csv", "has the columns path, sentence … needs audio, text"),
     (
         "evaluate hears --audio 0.wav",

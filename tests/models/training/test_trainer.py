@@ -382,11 +382,10 @@ class TestErrors:
         assert names(tmp_path) == []
         assert not (tmp_path / "log.csv").exists()
 
-    @pytest.mark.parametrize("loss", [math.inf, 400.0])  # of 400 nats no table holds the perplexity
-    def test_a_dev_loss_that_is_no_number_or_of_no_model_stops_it_too(
-        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: float
+    def test_a_dev_loss_that_is_no_number_stops_it_too(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("headwise.models.training.trainer.dev_loss", lambda *_: loss)
+        monkeypatch.setattr("headwise.models.training.trainer.dev_loss", lambda *_: math.inf)
         steps = Steps()
         with pytest.raises(HeadwiseError, match=r"after \d+ updates; lower learning_rate.* 0.003"):
             bench.run(tmp_path, steps=steps)

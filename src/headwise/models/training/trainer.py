@@ -73,10 +73,6 @@ class TrainingRun:
     whole: nn.Module | None = None
 
 
-# Nats per token: of words drawn evenly from a million it is 14, and from 230 on no table holds the perplexity.
-LARGEST_LOSS = 100.0
-
-
 @dataclass(frozen=True)
 class Gated:
     """What a training with gates adds.
@@ -111,8 +107,6 @@ class TokenTrainer(Seq2SeqTrainer):
     ) -> None:
         super().__init__(train_dataset=training.data, eval_dataset=training.dev, **kwargs)
         self.data = training.data
-        # States that are learnt have a loss in their own unit, which nothing bounds.
-        self.largest = math.inf if training.whole else LARGEST_LOSS
         self.dev = training.dev
         self.recipe = training.recipe
         self.groups = groups
@@ -175,9 +169,7 @@ class TokenTrainer(Seq2SeqTrainer):
         """Log, and stop all processes together when a loss diverged."""
         super().log(logs, start_time)
         for name in ("loss", "eval_loss"):
-            # The loss in training has the penalty of the gates in it.
-            largest = self.largest if name == "eval_loss" else math.inf
-            refuse_diverged(logs.get(name, 0.0), self.state.global_step, self.recipe, largest)
+            refuse_diverged(logs.get(name, 0.0), self.state.global_step, self.recipe)
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None
@@ -230,9 +222,10 @@ def in_float32(model: nn.Module) -> Iterator[None]:
             tensor.grad = None
 
 
-def refuse_diverged(loss: float, updates: int, recipe: Training, largest: float = math.inf) -> None:
-    """Raise HeadwiseError for a loss that is not a finite number below `largest`."""
-    if not (math.isfinite(loss) and loss < largest):
+def refuse_diverged(loss: float, updates: int, recipe: Training) -> None:
+    """Raise HeadwiseError for a loss that is not a finite number. One that is only high may fall again, and of a model that
+    was given a lower rate is tried."""
+    if not math.isfinite(loss):
         raise HeadwiseError(
             f"The training diverged: the loss is {loss:.3g} after {updates} updates; lower learning_rate, which is "
             f"{recipe.learning_rate:g}, or raise warmup, which is {recipe.warmup}."
