@@ -115,7 +115,7 @@ def test_tokens_that_were_added_without_embeddings(folder: Path) -> None:
 
 def test_an_adapter_beside_the_weights(folder: Path, tmp_path: Path) -> None:
     """It is in the model that is scored; without its package it would be left out in silence."""
-    peft = pytest.importorskip("peft")
+    peft = pytest.importorskip("peft", reason="peft is not installed (headwise[lora])")
     model = asker("gpt2")
     config = peft.LoraConfig(
         r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False

@@ -46,7 +46,7 @@ def score_panels(
     said = [f"The {kind} heads: layers in rows{order}; numbers in cells are those of the heads."]
     for letter, name in zip(ascii_lowercase, names, strict=False):
         half = ((rows["high"] - rows["low"]) / 2)[rows["measure"] == name].median()
-        width = f" (95 % intervals: ±{half:.2g}, median)" if half == half else ""
+        width = f" (95 % intervals: ±{half:.2g}, median)" if math.isfinite(half) else ""
         own = f"{capital(facts(name).title)}, {facts(name).caption or 'a measure'}{width}."
         said.append(f"({letter}) {own}" if len(panels) + len(more) > 1 else own)
     return HeadPanels(ordered, [*panels, *more], " ".join(said))

@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 from headwise.core.errors import HeadwiseError, few_names
 
 LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")  # eng_Latn, en_XX
-TARGET = re.compile(
-    r">>\S+<<|<2[a-z]{2,3}([_-]\w+)?>"
-)  # what a source line begins with: >>por<<, <2de>
+# What a source line begins with: >>por<<, <2de>.
+TARGET = re.compile(r">>\S+<<|<2[a-z]{2,3}([_-]\w+)?>")
 
 
 def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:

@@ -5,7 +5,6 @@ section 4.2). A score is a measure, or one of two baselines: random numbers, and
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from headwise.core.errors import HeadwiseError, few_names
 from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.measured import is_within
-from headwise.core.options import REPAIR, TEXTLESS_ORDERS, Greedy, Keep, Pruning, Unit, several
+from headwise.core.options import REPAIR, TEXTLESS_ORDERS, Greedy, Keep, Unit, several
 from headwise.core.progress import Report, silent
 from headwise.core.removal_units import (
     Together,
@@ -278,13 +277,6 @@ def cut(
         return repairs().smaller(mask)
     # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
     return model.remove(mask, grow=True)
-
-
-def refuse_irremovable(model: Model, options: Pruning) -> None:
-    """Raise HeadwiseError for heads that cannot be removed, before anything is scored: some are removed to see."""
-    first = removal_units(model.heads.only(options.kinds or model.heads.kinds), options.unit)[0]
-    with warnings.catch_warnings(action="ignore"):
-        model.remove(HeadMask.full(model.heads).without(first), grow=True)
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

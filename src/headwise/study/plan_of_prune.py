@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.options import REPAIR, Train, validated
+from headwise.core.layout import HeadMask
+from headwise.core.options import REPAIR, Pruning, Train, validated
+from headwise.core.removal_units import removal_units
 from headwise.study.plan import GreedySweep, Plan, make_plan
 
 if TYPE_CHECKING:
@@ -83,6 +86,13 @@ def completed(plan: Plan, model: Model) -> tuple[Plan, str | None]:
     if isinstance(sweep, GreedySweep) and sweep.train:
         sweep = sweep.with_train(sweep.train)  # the rate follows the start
     return plan.model_copy(update={"pruning": [sweep]}), note
+
+
+def refuse_irremovable(model: Model, options: Pruning) -> None:
+    """Raise HeadwiseError for heads that cannot be removed, before anything is scored: some are removed to see."""
+    first = removal_units(model.heads.only(options.kinds or model.heads.kinds), options.unit)[0]
+    with warnings.catch_warnings(action="ignore"):
+        model.remove(HeadMask.full(model.heads).without(first), grow=True)
 
 
 def too_short_for_repair(plan: Plan, model: Model) -> str:

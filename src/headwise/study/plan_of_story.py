@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import keep_name
 from headwise.study.plan import GreedySweep, Plan
-from headwise.study.plan_of_prune import completed, plan_of, too_short_for_repair
+from headwise.study.plan_of_prune import (
+    completed,
+    plan_of,
+    refuse_irremovable,
+    too_short_for_repair,
+)
 
 if TYPE_CHECKING:
     from headwise.models.model import Model
@@ -57,8 +62,6 @@ def plan_of_story(
 
 def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
     """The plan with what its options left to the model; and what will be read and done, in sentences."""
-    from headwise.pruning.greedy import refuse_irremovable
-
     (asked,) = plan.pruning
     plan, note = completed(plan, model)
     data = plan.data

@@ -24,10 +24,10 @@ from headwise.models.decoding.search_engines import refuse_engine, refuse_model
 from headwise.models.forecast import expected_pieces
 from headwise.models.model import Model
 from headwise.pruning.control_models import count_weights
-from headwise.pruning.greedy import refuse_irremovable
 from headwise.study.model_steps import Prune, Train
 from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
+from headwise.study.plan_of_prune import refuse_irremovable
 from headwise.study.run_context import RunContext
 from headwise.study.step import Build
 

@@ -44,12 +44,17 @@ from headwise.models.generators import check_seed
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given, held_out
-from headwise.pruning.greedy import refuse_irremovable, too_generous
+from headwise.pruning.greedy import too_generous
 from headwise.pruning.removal_scores import removal_scores
 from headwise.study.model_steps import model_of, prune_step
 from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import Plan
-from headwise.study.plan_of_prune import plan_of, usual_choice, usual_controls
+from headwise.study.plan_of_prune import (
+    plan_of,
+    refuse_irremovable,
+    usual_choice,
+    usual_controls,
+)
 from headwise.study.records import Record, Store
 from headwise.study.run_context import InMemory
 from headwise.study.study import make_model, run_study

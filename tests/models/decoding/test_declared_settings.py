@@ -33,7 +33,7 @@ def with_padding() -> hw.Model:
 def test_words_that_settings_forbid_are_not_written(engine: Any) -> None:
     """OPUS-MT's folders forbid the padding token so, since transformers 4.32 by nothing else."""
     if engine == "ct2":
-        pytest.importorskip("ctranslate2")
+        pytest.importorskip("ctranslate2", reason="headwise[ct2] is not installed")
     model = with_padding()
     tokenizer = model.tokenizer
     unknown, pad = tokenizer.unk_token_id, tokenizer.pad_token_id
@@ -98,7 +98,7 @@ def test_languages_that_source_lines_name_are_said(
 def test_translations_that_do_not_end_are_said(engine: Any, forced: int | None) -> None:
     """OPUS-MT's settings force an end token into the last place; that is no end."""
     if engine == "ct2":
-        pytest.importorskip("ctranslate2")
+        pytest.importorskip("ctranslate2", reason="headwise[ct2] is not installed")
     model = asker(vocab_size=31)
     model.hf.generation_config.forced_eos_token_id = forced
     bias = model.hf.final_logits_bias

@@ -45,7 +45,9 @@ CASES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_similarities_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
-    library = pytest.importorskip("sentence_transformers")
+    library = pytest.importorskip(
+        "sentence_transformers", reason="sentence-transformers is not installed"
+    )
     settings, limits = CASES[name]
     folder = folder_of(tmp_path / "own", settings, **limits)
     text = sentences(30, 3)

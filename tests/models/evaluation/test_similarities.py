@@ -220,7 +220,9 @@ def test_settings_that_change_similarities(
         [(*pair, float(number)) for number, pair in enumerate(pairs(20, 3))]
     )
     model = hw.load(saved)
-    package = pytest.importorskip("sentence_transformers", reason="it is the judge")
+    package = pytest.importorskip(
+        "sentence_transformers", reason="sentence-transformers is not installed"
+    )
     judge = package.SentenceTransformer(str(saved), device="cpu")
     # headwise leaves out what does not fit, sentence-transformers cuts it.
     fits = [

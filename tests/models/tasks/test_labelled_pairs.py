@@ -155,7 +155,7 @@ def test_graphs_read_which_text_a_token_is_of(
         program = torch.export.load(tmp_path / "graph" / "model.pt2").module()
         (logits,) = program(inputs=dict(read))
     else:
-        ort = pytest.importorskip("onnxruntime")
+        ort = pytest.importorskip("onnxruntime", reason="headwise[onnx] is not installed")
         session = ort.InferenceSession(tmp_path / "graph" / "model.onnx")
         arrays = {name: tensor.numpy() for name, tensor in read.items()}
         logits = torch.from_numpy(session.run(None, arrays)[0])

@@ -32,7 +32,7 @@ from headwise.models.training.token_batches import (
 from headwise.models.training.tokenizer import learn_subwords
 
 PAD, END, START = 0, 1, 2
-# Texts that are too short for a batch are left out, by chance most of the first ones.
+# Draws that are too short for a batch are left out, at times most of the first ones.
 quickly = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
 )

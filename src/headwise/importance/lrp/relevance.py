@@ -35,7 +35,7 @@ from headwise.models.token_rows import IGNORED, batch_spans
 Mode = Literal["per-step", "pooled"]
 # Rows are positions x starts. So many are propagated together: as many as a processor's cache holds; on a GPU GPU_ROWS.
 ROWS = 1024
-# Where a rule spreads biases, every walk builds rows x outputs x inputs anew: few walks matter more than the cache.
+# Where a rule spreads biases, every walk builds rows x outputs x inputs: few walks matter more than the cache.
 SPREAD_ROWS = 8192
 GPU_ROWS = 65_536
 POSITIONS = 64  # of a part of a batch, at most; a longer sentence is alone

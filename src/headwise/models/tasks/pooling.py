@@ -18,12 +18,16 @@ SETTINGS = "config_sentence_transformers.json"
 LIMITS = "sentence_bert_config.json"
 
 
-def sorts_of_modules(folder: Path) -> list[str]:
-    """The classes of a folder's modules, without where they come from."""
-    return [
-        str(module["type"]).rpartition(".")[2]
-        for module in read_json(folder / "modules.json", list)
-    ]
+def class_of(module: Mapping[str, Any]) -> str:
+    """The class of a module in modules.json, without the package that it comes from."""
+    return str(module["type"]).rpartition(".")[2]
+
+
+def declared(folder: Path, name: str) -> dict[str, Any]:
+    """What a file of a folder says; nothing where the folder has none of the name."""
+    file = folder / name
+    found: dict[str, Any] = read_json(file, dict) if file.is_file() else {}
+    return found
 
 
 def poolings(folder: Path) -> list[dict[str, Any]]:
@@ -32,7 +36,7 @@ def poolings(folder: Path) -> list[dict[str, Any]]:
     found = []
     try:
         for module in read_json(folder / "modules.json", list):
-            sort = str(module["type"]).rpartition(".")[2]
+            sort = class_of(module)
             if sort not in ("Transformer", "Pooling", "Normalize"):
                 raise HeadwiseError(
                     f"{folder} makes its vectors with a module {sort}, which headwise does not run: measure "
@@ -93,12 +97,13 @@ class Pooling:
                 f"{folder} pools its states by {str(unknown[0])[:40]!r}, which headwise does not know: it has "
                 f"{', '.join(POOLINGS)}."
             )
-        settings = read_json(folder / SETTINGS, dict) if (folder / SETTINGS).is_file() else {}
+        settings = declared(folder, SETTINGS)
         size = settings.get("truncate_dim")
         size = size if type(size) is int and size > 0 else None
         compared = settings.get("similarity_fn_name")
         # The product of vectors of length 1 is their cosine; cut vectors are shorter.
-        alike = compared == "dot" and size is None and "Normalize" in sorts_of_modules(folder)
+        modules = [*map(class_of, read_json(folder / "modules.json", list))]
+        alike = compared == "dot" and size is None and "Normalize" in modules
         if compared not in (None, "cosine") and not alike:
             raise HeadwiseError(
                 f"{folder} compares its vectors by {str(compared)[:40]!r} (similarity_fn_name), and headwise by their "
@@ -133,8 +138,7 @@ class Reading:
         if not (folder / "modules.json").is_file():
             return cls()
         settings, limits, tokens = (
-            read_json(file, dict) if file.is_file() else {}
-            for file in map(folder.joinpath, (SETTINGS, LIMITS, "tokenizer_config.json"))
+            declared(folder, name) for name in (SETTINGS, LIMITS, "tokenizer_config.json")
         )
         prompts = settings.get("prompts") or {}
         name = settings.get("default_prompt_name")

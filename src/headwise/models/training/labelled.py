@@ -28,7 +28,6 @@ from headwise.models.attention.offload import device_of
 from headwise.models.token_rows import IGNORED, padded
 from headwise.models.training.language import filler
 from headwise.models.training.token_batches import (
-    WARNED,
     Batch,
     Collate,
     TokenBatches,
@@ -36,6 +35,7 @@ from headwise.models.training.token_batches import (
     lengths,
     mapped,
     rows_of_like_length,
+    warn_once,
 )
 
 TYPES = "token_type_ids"  # which of two texts each token is of
@@ -267,7 +267,7 @@ def class_numbers(names: Sequence[str], text: str, model: PreTrainedModel) -> di
     known = class_names(model)
     unnamed = [name for name in names if name not in known]
     if not unnamed:
-        refuse_two_orders(model, names)
+        refuse_unclear_classes(model, names)
         return known
     numbers = {str(number): number for number in range(count)}
     strange = [name for name in unnamed if name not in numbers] or unnamed
@@ -283,13 +283,11 @@ def class_numbers(names: Sequence[str], text: str, model: PreTrainedModel) -> di
 def warn_of_one_class(names: Sequence[str], text: StoredText, model: PreTrainedModel) -> None:
     """Warn of a text with one label alone, as the first rows of a sorted table have."""
     if len(names) == 1 and len(text) > 1 and model.config.num_labels > 1:
-        if (text.name, names[0]) in WARNED:
-            return
-        WARNED.add((text.name, names[0]))
-        warnings.warn(
+        warn_once(
+            text,
+            names[0],
             f"All {len(text):,} texts of {text.name} have the label '{names[0][:50]}': what is measured on them says "
             "nothing of the other classes. Give texts of each, such as a table in random order.",
-            stacklevel=3,
         )
 
 
@@ -300,7 +298,7 @@ def class_names(model: PreTrainedModel) -> dict[str, int]:
     return named | {str(name): int(number) for name, number in (config.label2id or {}).items()}
 
 
-def refuse_two_orders(model: PreTrainedModel, names: Sequence[str]) -> None:
+def refuse_unclear_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
     """Raise HeadwiseError where the tables of a configuration number a class differently, give one name to two classes, or
     number one that the model does not have: which number is meant?"""
     config: Any = model.config

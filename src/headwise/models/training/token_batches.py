@@ -33,7 +33,7 @@ from headwise.models.token_rows import IGNORED, batch_spans, padded
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# Texts and the tokens that stand in them twice, of which a warning was given: parts of a text are read again and again.
+# Texts and what a warning of them was about: parts of a text are read again and again.
 WARNED = set[tuple[str, str]]()
 
 Batch = dict[str, Tensor]
@@ -173,13 +173,20 @@ def warn_of_doubled(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, text: 
             edge = starts[long] if at == 0 else ends[long] - 2
             twice += int(((ids[edge] == token) & (ids[edge + 1] == token)).sum())
         name = str(tokenizer.convert_ids_to_tokens(token))
-        if twice and (text.name, name) not in WARNED:
-            WARNED.add((text.name, name))
-            warnings.warn(
+        if twice:
+            warn_once(
+                text,
+                name,
                 f"{twice:,} of {len(text):,} texts in {text.name} {place} with {name}, which the tokenizer adds, so "
                 "that the model reads it twice: remove it from the text.",
-                stacklevel=3,
             )
+
+
+def warn_once(text: StoredText, about: str, sentence: str) -> None:
+    """Warn of something in a text, where no warning about it was given yet."""
+    if (text.name, about) not in WARNED:
+        WARNED.add((text.name, about))
+        warnings.warn(sentence, stacklevel=4)
 
 
 def key(text: StoredText, tokenizer: PreTrainedTokenizerBase) -> str:
