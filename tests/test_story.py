@@ -134,9 +134,9 @@ def test_texts_that_became_worse_stand_on_the_page(call: Call, tmp_path: Path) -
         answers = [number_of[own(one)[0]["label"]] for own in (whole, small)]
         if answers[0] == int(label) != answers[1]:
             worse.append(number)
-    chosen = run.finished.chosen
+    chosen = run.contents.chosen
     assert chosen is not None
-    found = run.finished.worse_texts(chosen)
+    found = run.contents.worse_texts(chosen)
     assert worse and [one.number for one in found] == worse[:5]
     assert all((one.before, one.after) == (100, 0) for one in found)
     assert "right → wrong" in said
@@ -197,7 +197,7 @@ def test_a_language_model_continues_the_texts_that_became_worse(call: Call, tmp_
     words = ["story", folder, "--text", tmp_path / "own.txt", "--keep", "50%", "--out", out]
     status, _, said = call(*words, *CUT, *QUICK)
     assert status == 0, said
-    run = hw.Run(out).finished
+    run = hw.Run(out).contents
     assert run.chosen is not None
     found = run.worse_texts(run.chosen)
     assert found

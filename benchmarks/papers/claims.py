@@ -38,7 +38,7 @@ from headwise.faces.report.models import OTHERS, ModelRow, change_text, measured
 from headwise.faces.report.page import Table, section, table
 from headwise.faces.report.quality_curves import run_points, runs_panel
 from headwise.faces.report.role_tables import reads_text, with_categories
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.faces.report.summary import does_not_translate
 from headwise.importance.most_faithful import by_measure, faithfulness_statistics
 
@@ -105,7 +105,7 @@ def declare() -> None:
     )(paper_claims_section)
 
 
-def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
+def paper_claims_section(run: RunContents) -> dict[str, Any] | None:
     """The table of claims; left out for models that are no encoder-decoders of text."""
     kinds = set(run.heads["kind"])
     for mask in run.layouts.values():
@@ -123,7 +123,7 @@ def paper_claims_section(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def published_curves(run: FinishedRun) -> Figure | None:
+def published_curves(run: RunContents) -> Figure | None:
     """BLEU against the share of heads kept: this run's gates among the paper's points, a panel for encoder heads and
     one for all kinds. None where no gates were measured in BLEU, or the model does not translate yet."""
     if run.quality != BLEU or does_not_translate(run):
@@ -166,7 +166,7 @@ def rows_of_papers(name: str) -> list[dict[str, str]]:
         return [*csv.DictReader(file)]
 
 
-def claims_table(run: FinishedRun) -> Table | None:
+def claims_table(run: RunContents) -> Table | None:
     """A row for each claim. A model that does not translate yet can neither support nor contradict one."""
     rows = []
     for claim in rows_of_papers("claims.csv"):
@@ -183,7 +183,7 @@ def claims_table(run: FinishedRun) -> Table | None:
     return table("Compared with the papers", rows, columns)
 
 
-def gated(run: FinishedRun, kinds: Collection[str]) -> dict[str, ModelRow]:
+def gated(run: RunContents, kinds: Collection[str]) -> dict[str, ModelRow]:
     """The models with gates on these kinds of heads, by setting; from many heads to few."""
     return {
         model["setting"]: model
@@ -192,17 +192,17 @@ def gated(run: FinishedRun, kinds: Collection[str]) -> dict[str, ModelRow]:
     }
 
 
-def most_encoder_heads(run: FinishedRun) -> ClaimOutcome | None:
+def most_encoder_heads(run: RunContents) -> ClaimOutcome | None:
     """The model that loses least among those whose gates removed at least half of the encoder heads."""
     return least_loss(run, (ENCODER,), ENCODER_LOSS)
 
 
-def most_of_all_heads(run: FinishedRun) -> ClaimOutcome | None:
+def most_of_all_heads(run: RunContents) -> ClaimOutcome | None:
     """The same of models whose gates removed at least half of all heads."""
     return least_loss(run, KINDS, JOINT_LOSS)
 
 
-def least_loss(run: FinishedRun, kinds: Collection[str], theirs: float) -> ClaimOutcome | None:
+def least_loss(run: RunContents, kinds: Collection[str], theirs: float) -> ClaimOutcome | None:
     """What the best model without most of its heads loses to equal further training, or else to the full model."""
     found = []
     for model in gated(run, kinds).values():
@@ -237,7 +237,7 @@ def of_loss(change: Number, theirs: float, beyond: str = NOT_REACHED) -> str:
     return UNSURE if change.low < most else SUPPORTS
 
 
-def classes_of_heads(run: FinishedRun) -> ClaimOutcome | None:
+def classes_of_heads(run: RunContents) -> ClaimOutcome | None:
     """How many encoder heads are positional, syntactic, and look at rare tokens."""
     if of_kind(run.roles.labels, ENCODER).empty:
         return None
@@ -249,7 +249,7 @@ def classes_of_heads(run: FinishedRun) -> ClaimOutcome | None:
     return ClaimOutcome(here, IN_PART if any(numbers) else "none found")
 
 
-def encoder_heads_with_roles(run: FinishedRun) -> tuple[set[Head], set[Head]] | None:
+def encoder_heads_with_roles(run: RunContents) -> tuple[set[Head], set[Head]] | None:
     """The encoder heads that have a role, and the others; None without roles."""
     if not run.roles:
         return None
@@ -262,7 +262,7 @@ def all_or_none(having: set[Head]) -> ClaimOutcome:
     return ClaimOutcome(f"{'every' if having else 'no'} encoder head has a role", NOT_TESTED)
 
 
-def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
+def marked_by_scores(run: RunContents) -> ClaimOutcome | None:
     """How well relevance and confidence tell encoder heads with a role from the others of their layer: the area under the
     ROC curve within layers and over all heads. Figure 1 sorts heads within layers, and relevance adds up to 1 in each, so
     a score that follows the layer marks no head."""
@@ -299,7 +299,7 @@ def marked_by_scores(run: FinishedRun) -> ClaimOutcome | None:
     return by_parts(here, above) if any(above) or all(below) else ClaimOutcome(here, UNSURE)
 
 
-def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
+def kept_with_roles(run: RunContents) -> ClaimOutcome | None:
     """Whether gates keep encoder heads with a role rather than others of their layer, in the smallest model that they
     left: pruning prefers layers, and so does having a role."""
     sides = encoder_heads_with_roles(run)
@@ -325,19 +325,19 @@ def kept_with_roles(run: FinishedRun) -> ClaimOutcome | None:
     return ClaimOutcome(here, SUPPORTS if p < SURE else UNSURE)
 
 
-def smallest_with_layout(run: FinishedRun, known: Collection[ModelRow]) -> ModelRow | None:
+def smallest_with_layout(run: RunContents, known: Collection[ModelRow]) -> ModelRow | None:
     """The model with the fewest heads among those whose layout is there."""
     found = [model for model in known if model["setting"] in run.layouts]
     return min(found, key=lambda model: int(model["kept"]), default=None)
 
 
-def smallest_joint(run: FinishedRun) -> ModelRow | None:
+def smallest_joint(run: RunContents) -> ModelRow | None:
     """The model with fewest heads that gates left of all kinds together, without a count for each kind."""
     known = gated(run, KINDS).values()
     return smallest_with_layout(run, [one for one in known if not isinstance(one["keep"], dict)])
 
 
-def order_of_kinds(run: FinishedRun) -> ClaimOutcome | None:
+def order_of_kinds(run: RunContents) -> ClaimOutcome | None:
     """Which kind keeps most and which least where gates removed all kinds together, in the smallest such model."""
     smallest = smallest_joint(run)
     if smallest is None:
@@ -353,7 +353,7 @@ def order_of_kinds(run: FinishedRun) -> ClaimOutcome | None:
     return by_parts(here, [shares[ENCODER] == ends[0], shares["cross"] == ends[1]])
 
 
-def thirds_of_the_decoder(run: FinishedRun) -> ClaimOutcome | None:
+def thirds_of_the_decoder(run: RunContents) -> ClaimOutcome | None:
     """Whether the lowest third of the decoder's layers keeps more self-attention than the highest, and less
     cross-attention, in the smallest model that gates left of all kinds."""
     smallest = smallest_joint(run)
@@ -375,7 +375,7 @@ def thirds_of_the_decoder(run: FinishedRun) -> ClaimOutcome | None:
     return by_parts(here, [lower["decoder-self"] > 0, lower["cross"] < 0])
 
 
-def better_than_scratch(run: FinishedRun) -> ClaimOutcome | None:
+def better_than_scratch(run: RunContents) -> ClaimOutcome | None:
     """Pruned models against the same layouts trained from random weights."""
     texts = []
     said = set()
@@ -393,7 +393,7 @@ def better_than_scratch(run: FinishedRun) -> ClaimOutcome | None:
     return ClaimOutcome(here, SUPPORTS if said == {BETTER} else UNSURE)
 
 
-def one_head_off(run: FinishedRun) -> ClaimOutcome | None:
+def one_head_off(run: RunContents) -> ClaimOutcome | None:
     """How many encoder heads change BLEU where one is removed. The paper tests at p < 0.01, an interval here at 0.05."""
     rows = of_kind(of_measure(run.heads, "ablation.bleu"), ENCODER).dropna(subset=["low", "high"])
     if rows.empty:
@@ -411,7 +411,7 @@ def one_head_off(run: FinishedRun) -> ClaimOutcome | None:
     return ClaimOutcome(here, SUPPORTS if half <= FINE else UNSURE)
 
 
-def one_head_left(run: FinishedRun) -> ClaimOutcome | None:
+def one_head_left(run: RunContents) -> ClaimOutcome | None:
     """What a layer loses where its best head alone is left: whether the last cross-attention is the worst case.
 
     The loss cannot say whether one head is enough in the other layers: the paper's numbers are BLEU.
@@ -431,7 +431,7 @@ def one_head_left(run: FinishedRun) -> ClaimOutcome | None:
     return ClaimOutcome(here, CONTRADICTS if (others["low"] > last["high"]).any() else UNSURE)
 
 
-def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
+def free_without_training(run: RunContents) -> ClaimOutcome | None:
     """The model of greedy removal that has lost about a fifth of its heads of all kinds."""
     greedy = []
     for model in run.pruned:
@@ -454,7 +454,7 @@ def free_without_training(run: FinishedRun) -> ClaimOutcome | None:
     return ClaimOutcome(here, UNSURE if off > FREE_SHARE / 2 else of_loss(change, 0, CONTRADICTS))
 
 
-def gradient_as_good(run: FinishedRun) -> ClaimOutcome | None:
+def gradient_as_good(run: RunContents) -> ClaimOutcome | None:
     """The loss along the gradient's order of removal and along that of exact ablation."""
     found = faithfulness_statistics(run.faithfulness)
     areas: Any = by_measure(found, "area").to_dict("index")
@@ -471,7 +471,7 @@ def gradient_as_good(run: FinishedRun) -> ClaimOutcome | None:
     return ClaimOutcome(here, SUPPORTS if as_good else UNSURE)
 
 
-ASK: dict[str, Callable[[FinishedRun], ClaimOutcome | None]] = {
+ASK: dict[str, Callable[[RunContents], ClaimOutcome | None]] = {
     ask.__name__: ask
     for ask in (
         most_encoder_heads,

@@ -53,7 +53,7 @@ from headwise.models.model_files import (
 
 if TYPE_CHECKING:
     from headwise.faces.report.models import ModelRow
-    from headwise.faces.report.run_folder import FinishedRun
+    from headwise.faces.report.run_folder import RunContents
 
 OF_HUB = (".gitattributes",)  # files that the hub makes
 # What the card keeps of the base model's card.
@@ -271,7 +271,7 @@ def refuse_name(repo: str) -> None:
         )
 
 
-def locate_model(place: Path) -> tuple[Path, FinishedRun | None, ModelRow | None]:
+def locate_model(place: Path) -> tuple[Path, RunContents | None, ModelRow | None]:
     """The folder of a model; and the run that it is from and its row there, where it is from one."""
     from headwise.faces.report.models import model_rows
     from headwise.faces.report.run_folder import read_run, refuse_grid
@@ -313,7 +313,7 @@ def refuse_linked_files(folder: Path, names: Sequence[str]) -> None:
             path = path.parent
 
 
-def base_of(run: FinishedRun | None, given: str | None) -> tuple[str | None, list[str]]:
+def base_of(run: RunContents | None, given: str | None) -> tuple[str | None, list[str]]:
     """The hub id of the base model: as given, or as the study names it; and a note where it is not known."""
     planned: Any = None
     if run is not None:
@@ -371,7 +371,7 @@ def export_items(folder: Path, taken: set[str]) -> tuple[list[hub.CommitOperatio
 def card_of(
     folder: Path,
     address: str,
-    run: FinishedRun | None,
+    run: RunContents | None,
     row: ModelRow | None,
     base_model: str | None,
     text: str,

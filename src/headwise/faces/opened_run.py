@@ -1,7 +1,7 @@
 """`hw.Run`: a study as its user holds it, by its folder: the verdict, models, tables, report.
 
-It says nothing of its own. What the report shows of a run is a FinishedRun (`report/run_folder.py`), all files at once;
-what Python computes with, such as `scores`, is the class of a result, read when it is asked for.
+It says nothing of its own. `contents` is all files of the folder at once, as the report shows them
+(`report/run_folder.py`); what Python computes with, such as `scores`, is the class of a result, read when it is asked for.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path(folder)
-        self.finished = read_run(self.folder)
+        self.contents = read_run(self.folder)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -61,33 +61,33 @@ class Run:
     @property
     def name(self) -> str:
         """What its folder is called."""
-        return self.finished.name
+        return self.contents.name
 
     @property
     def chosen(self) -> str | None:
         """The pruned model that was chosen; None where there is none, or the choice was not to prune."""
-        chosen = self.finished.chosen
+        chosen = self.contents.chosen
         return None if chosen is None else str(chosen["setting"])
 
     @cached_property
     def verdict(self) -> str:
         """What was found of the chosen model, what that rests on and what follows; or why there is none."""
-        return " ".join(lead_sentences(self.finished))
+        return " ".join(lead_sentences(self.contents))
 
     @cached_property
     def models(self) -> pd.DataFrame:
         """A row a model, controls too: model (its name for `model`), heads (those left of the kinds that were pruned),
         what models are compared by on the reported text, under its name such as bleu, its change from the full model (of
         perplexity in %), and low and high, the change's 95 % interval by a paired bootstrap (docs/methods/bleu.md)."""
-        quality = self.finished.quality.name
+        quality = self.contents.quality.name
         rows = []
-        for model in ordered(self.finished.model_table):
-            change = self.finished.change_of(model, UNPRUNED)
+        for model in ordered(self.contents.model_table):
+            change = self.contents.change_of(model, UNPRUNED)
             rows.append(
                 {
                     "model": model["setting"],
                     "heads": model["kept"],
-                    quality: self.finished.quality_of(model).value,
+                    quality: self.contents.quality_of(model).value,
                     "change": change.value,
                     "low": change.low,
                     "high": change.high,
@@ -99,13 +99,13 @@ class Run:
     @property
     def layouts(self) -> Mapping[str, HeadMask]:
         """Which heads each pruned model kept, by its name."""
-        return self.finished.layouts
+        return self.contents.layouts
 
     def model(self, name: str | None = None, device: str = "cpu") -> Model:
         """One of its models: `full`, or another name of `models`; by default the chosen one. Raises HeadwiseError for
         another name, and for a model whose weights were not kept."""
         name = self.chosen if name is None else name
-        names = [str(model["setting"]) for model in model_rows(self.finished.model_table)]
+        names = [str(model["setting"]) for model in model_rows(self.contents.model_table)]
         if name is None:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: name one, of {', '.join(names) or 'none yet'}."

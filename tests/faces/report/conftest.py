@@ -13,7 +13,7 @@ from faces.report.made_sweeps import write_sweeps
 from faces.report.visits import chromium
 from headwise.faces.report import report
 from headwise.faces.report.charts import Figure
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 
 
 def data_of(figure: Figure | None, panel: int = 0) -> list[dict[str, Any]]:
@@ -30,13 +30,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(whole: Path) -> FinishedRun:
+def run(whole: Path) -> RunContents:
     """What that folder says."""
     return read_run(whole)
 
 
 @pytest.fixture(scope="session")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def swept(tmp_path_factory: pytest.TempPathFactory) -> RunContents:
     """A run of two sweeps, for tests that only read it."""
     return read_run(write_sweeps(make_run(tmp_path_factory.mktemp("swept"))))
 

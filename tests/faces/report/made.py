@@ -21,7 +21,7 @@ from faces.report.made_roles import interactions, role_files, rows_of, untrained
 from headwise.core.heads import KINDS, Head, HeadMap
 from headwise.core.layout import HeadMask
 from headwise.core.tables import CAUSAL, MODELS, TESTS
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 
 HEADS = HeadMap({"encoder-self": (8, 8, 8)})
 KEPT = {
@@ -505,7 +505,7 @@ def rescored() -> dict[str, Any]:
     return files
 
 
-def emptied(run: FinishedRun, *names: str) -> FinishedRun:
+def emptied(run: RunContents, *names: str) -> RunContents:
     """A run whose tables of these names have no rows, as if their files were not there."""
     gone: dict[str, Any] = {}
     for name in names:

@@ -22,7 +22,7 @@ from headwise.core.measured import ModelNumbers
 from headwise.core.qualities import BLEU, Number
 from headwise.faces.report.comparison import difference, on_same_sentences, read_comparison
 from headwise.faces.report.page import Table, collect, render
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.faces.report.runs import Runs
 
 Content = dict[str, dict[str, Any]]
@@ -46,7 +46,7 @@ def content(found: Runs) -> Content:
 
 
 @pytest.fixture(scope="module")
-def both(found: Runs) -> tuple[FinishedRun, FinishedRun]:
+def both(found: Runs) -> tuple[RunContents, RunContents]:
     one, other = found.runs.values()
     return one, other
 
@@ -78,7 +78,7 @@ def test_every_score_is_paired_head_by_head(content: Content, found: Runs) -> No
     assert [low, high] == pytest.approx(ends, abs=0.01)
 
 
-def test_heads_kept_in_both(content: Content, both: tuple[FinishedRun, FinishedRun]) -> None:
+def test_heads_kept_in_both(content: Content, both: tuple[RunContents, RunContents]) -> None:
     layouts = content["paired_heads"]["layouts"]
     kept = {row[0]: row[1:] for row in cells(layouts)}
     only = ["encoder-self/0/6 and encoder-self/2/6", "encoder-self/0/5 and encoder-self/2/7"]
@@ -113,7 +113,7 @@ def test_curves_of_both_runs_share_a_figure(content: Content) -> None:
 
 
 def test_the_difference_is_that_on_the_same_sentences(
-    both: tuple[FinishedRun, FinishedRun],
+    both: tuple[RunContents, RunContents],
 ) -> None:
     one, other = both
     b = other.translations["lambda-0.05"]
@@ -131,7 +131,7 @@ def test_the_difference_is_that_on_the_same_sentences(
 
 
 def test_without_translations_the_difference_is_that_of_the_changes(
-    both: tuple[FinishedRun, FinishedRun],
+    both: tuple[RunContents, RunContents],
 ) -> None:
     one, other = both
     models = other.model_table.copy()

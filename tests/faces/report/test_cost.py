@@ -20,10 +20,10 @@ from headwise.faces.report import cost, gate_history, kept_heads, models
 from headwise.faces.report.cost import choose_examples, similarity, word_differences
 from headwise.faces.report.page import collect, figures_in
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 
 
-def test_every_model_has_a_point_with_its_interval(swept: FinishedRun) -> None:
+def test_every_model_has_a_point_with_its_interval(swept: RunContents) -> None:
     encoder, everything = quality_figures(swept.model_table, swept.facts)
     removal = greedy_figures(swept.model_table, swept.facts)[0]
     for panel, split in enumerate(("test", "dev")):
@@ -54,7 +54,7 @@ def test_every_model_has_a_point_with_its_interval(swept: FinishedRun) -> None:
     assert "Chosen: encoder" in encoder.facts and "Chosen" not in everything.facts
 
 
-def test_marks_of_as_many_heads_do_not_cover_each_other(swept: FinishedRun) -> None:
+def test_marks_of_as_many_heads_do_not_cover_each_other(swept: RunContents) -> None:
     places = {}
     for row in data_of(quality_figures(swept.model_table, swept.facts)[0]):
         if row.get("kept") == 12 and row.get("sort") == "model":
@@ -63,7 +63,7 @@ def test_marks_of_as_many_heads_do_not_cover_each_other(swept: FinishedRun) -> N
     assert all(abs(x - 12) <= 0.2 for x in places.values())
 
 
-def test_no_line_goes_to_a_single_model(swept: FinishedRun) -> None:
+def test_no_line_goes_to_a_single_model(swept: RunContents) -> None:
     """It would say that models lie between."""
 
     def has_lines(frame: pd.DataFrame) -> bool:
@@ -76,7 +76,7 @@ def test_no_line_goes_to_a_single_model(swept: FinishedRun) -> None:
     assert not has_lines(pd.concat([whole, gates.head(1)]))
 
 
-def test_random_orders_are_a_range_and_a_mean(swept: FinishedRun) -> None:
+def test_random_orders_are_a_range_and_a_mean(swept: RunContents) -> None:
     by_score, _, by_kind = greedy_figures(swept.model_table, swept.facts)
     orders = swept.model_table[
         swept.model_table["method"].eq("greedy.random") & swept.model_table["kept"].eq(12)
@@ -91,7 +91,7 @@ def test_random_orders_are_a_range_and_a_mean(swept: FinishedRun) -> None:
     assert {c["line"] for c in data_of(by_kind)} == {"encoder heads", "attention heads"}
 
 
-def test_kinds_count_what_layouts_keep(swept: FinishedRun) -> None:
+def test_kinds_count_what_layouts_keep(swept: RunContents) -> None:
     content = kept_heads.kept_heads_section(swept)
     assert content is not None
     shares = {(c["name"], c["removed"]): c["left"] for c in data_of(content["by_kind"])}
@@ -101,7 +101,7 @@ def test_kinds_count_what_layouts_keep(swept: FinishedRun) -> None:
         assert got == pytest.approx([100 * count / 24 for count in counts], abs=0.01)
 
 
-def test_target_counts_for_each_kind_say_nothing_about_kinds(swept: FinishedRun) -> None:
+def test_target_counts_for_each_kind_say_nothing_about_kinds(swept: RunContents) -> None:
     frame = swept.model_table.copy()
     keep = {"encoder-self": 4, "decoder-self": 4, "cross": 6}
     frame["keep"] = [keep if name.startswith("all.") else None for name in frame.index]
@@ -109,7 +109,7 @@ def test_target_counts_for_each_kind_say_nothing_about_kinds(swept: FinishedRun)
     assert content is not None and content["by_kind"] is None
 
 
-def test_every_pruned_model_is_compared_with_its_equal_training(swept: FinishedRun) -> None:
+def test_every_pruned_model_is_compared_with_its_equal_training(swept: RunContents) -> None:
     content = cost.build_controls(swept)
     assert content is not None
     rows = {}
@@ -135,7 +135,7 @@ def test_what_the_interval_and_p_do_not_both_say_is_not_distinguishable(tmp_path
     assert counts["Random heads"] == ["0", "0", "2"]
 
 
-def test_gate_health_and_notes(swept: FinishedRun, run: FinishedRun) -> None:
+def test_gate_health_and_notes(swept: RunContents, run: RunContents) -> None:
     log = run.gates["lambda-0.05"]
     logs = {model["setting"]: log for model in swept.pruned if model["learned"]}
     table = gate_history.closing_table(gate_history.gate_histories(replace(swept, gates=logs)))
@@ -147,7 +147,7 @@ def test_gate_health_and_notes(swept: FinishedRun, run: FinishedRun) -> None:
     assert any(re.match("encoder: λ\u00a0=\u00a00.32: 20 %", note) for note in notes)
 
 
-def test_no_chart_names_a_colour(run: FinishedRun) -> None:
+def test_no_chart_names_a_colour(run: RunContents) -> None:
     for figure in figures_in(list(collect(run).values())):
         for panel in figure.panels:
             specification = panel.specification()
@@ -188,7 +188,7 @@ def test_of_words_without_blanks_letters_are_marked() -> None:
     ]
 
 
-def test_some_unchanged_then_the_most_changed(run: FinishedRun) -> None:
+def test_some_unchanged_then_the_most_changed(run: RunContents) -> None:
     chosen = choose_examples(run)
     assert chosen is not None
     assert [example.same for example in chosen.shown] == [True] * 3 + [False] * 5

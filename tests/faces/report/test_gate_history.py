@@ -26,11 +26,11 @@ from headwise.faces.report.gate_history import (
     penalty_line,
     pruning_options,
 )
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.pruning.gates import HardConcrete
 
 
-def test_every_model_is_played_from_its_first_step_to_its_last(run: FinishedRun) -> None:
+def test_every_model_is_played_from_its_first_step_to_its_last(run: RunContents) -> None:
     played = animation(gate_histories(run))
     assert [history["label"] for history in played["models"]] == LABELS
     assert len(played["steps"]) <= FRAMES
@@ -45,7 +45,7 @@ def test_every_model_is_played_from_its_first_step_to_its_last(run: FinishedRun)
         assert sum(history["kept"]) == model["kept"]
 
 
-def with_gates(run: FinishedRun, values: list[list[float]]) -> FinishedRun:
+def with_gates(run: RunContents, values: list[list[float]]) -> RunContents:
     """A run with a gate a column in its first pruned model, logged every ten steps."""
     rows = [
         (10 * i, "encoder-self", 0, h, p) for i, row in enumerate(values) for h, p in enumerate(row)
@@ -54,13 +54,13 @@ def with_gates(run: FinishedRun, values: list[list[float]]) -> FinishedRun:
     return replace(run, gates={run.pruned[0]["setting"]: table}, layouts={})
 
 
-def test_many_heads_stay_far_below_a_megabyte(run: FinishedRun) -> None:
+def test_many_heads_stay_far_below_a_megabyte(run: RunContents) -> None:
     draw = np.random.default_rng(0)
     many = with_gates(run, draw.random((300, 864)).tolist())
     assert len(json.dumps(animation(gate_histories(many)))) < 300_000
 
 
-def test_when_gates_shut_is_counted_from_the_last_time_on(run: FinishedRun) -> None:
+def test_when_gates_shut_is_counted_from_the_last_time_on(run: RunContents) -> None:
     values = [[0.9] * 4, [0.9, 0.4, 0.3, 0.9], [0.9, 0.3, 0.8, 0.75], [0.95, 0.05, 0.02, 0.75]]
     table = closing_table(gate_histories(with_gates(run, values)))
     assert table is not None  # the third head was shut at step 10 too, but opened again
@@ -69,7 +69,7 @@ def test_when_gates_shut_is_counted_from_the_last_time_on(run: FinishedRun) -> N
     assert table is not None and table.rows[0].cells[1:6] == ["2", "0", "0", "no", "0"]
 
 
-def test_shut_gates_are_the_heads_that_were_removed(run: FinishedRun) -> None:
+def test_shut_gates_are_the_heads_that_were_removed(run: RunContents) -> None:
     """Also where a gate ends between ½ and the decision line, which is what 9 shut and 10 removed came from."""
     log = run.gates["lambda-0.05"].copy()
     last = log["step"] == log["step"].max()
@@ -87,7 +87,7 @@ def test_shut_gates_are_the_heads_that_were_removed(run: FinishedRun) -> None:
     assert shut == set(layout.heads) - layout.kept
 
 
-def test_with_a_target_count_the_line_parts_the_heads_that_stay(run: FinishedRun) -> None:
+def test_with_a_target_count_the_line_parts_the_heads_that_stay(run: RunContents) -> None:
     models = run.model_table.copy()
     models["penalty"] = math.nan
     *_, history = gate_histories(replace(run, model_table=models))
@@ -107,7 +107,7 @@ def test_the_decision_line_is_that_of_the_gates(temperature: float, rule: Rule) 
     assert penalty_line(temperature, rule) == pytest.approx(float(first), abs=2e-4)
 
 
-def test_the_plan_of_a_sweep_says_its_rule(run: FinishedRun) -> None:
+def test_the_plan_of_a_sweep_says_its_rule(run: RunContents) -> None:
     plan = """
         [[pruning]]
         name = "other"
@@ -122,13 +122,13 @@ def test_the_plan_of_a_sweep_says_its_rule(run: FinishedRun) -> None:
     assert pruning_options(replace(run, plan="pruning = 3"), None) == {}
 
 
-def test_models_logged_at_other_steps_keep_their_last_value(run: FinishedRun) -> None:
+def test_models_logged_at_other_steps_keep_their_last_value(run: RunContents) -> None:
     (history,) = gate_histories(with_gates(run, [[0.9], [0.5], [0.1]]))
     assert history.at([0, 5, 10, 25, 99]).ravel().tolist() == [0.9, 0.9, 0.5, 0.1, 0.1]
 
 
 @pytest.fixture(scope="module")
-def page(run: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def page(run: RunContents, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder, played = tmp_path_factory.mktemp("part"), animation(gate_histories(run))
     with part_page(folder, "gate_animation.html.j2", animation=played) as opened:
         opened.wait_for_selector("#gate-animation .cells i")

@@ -13,15 +13,15 @@ from faces.report.made_sweeps import CHOSEN, SIMILARITY, write_greedy
 from faces.report.visits import visit
 from headwise.faces.report.every_head import every_head_section
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 
 
 @pytest.fixture(scope="module")
-def greedy(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def greedy(tmp_path_factory: pytest.TempPathFactory) -> RunContents:
     return read_run(write_greedy(tmp_path_factory.mktemp("greedy") / "run"))
 
 
-def test_where_no_gates_were_trained_the_first_figure_has_every_order(greedy: FinishedRun) -> None:
+def test_where_no_gates_were_trained_the_first_figure_has_every_order(greedy: RunContents) -> None:
     (figure,) = quality_figures(greedy.model_table, greedy.facts)
     assert figure.name == "greedy-curves" and greedy_figures(greedy.model_table, greedy.facts) == []
     for panel, better in enumerate((0, 0.2)):
@@ -34,7 +34,7 @@ def test_where_no_gates_were_trained_the_first_figure_has_every_order(greedy: Fi
         assert drawn["mean of 2 random orders"]["low"] == pytest.approx(93.9 + better)
 
 
-def test_heads_are_counted_in_models_that_could_be_chosen(greedy: FinishedRun) -> None:
+def test_heads_are_counted_in_models_that_could_be_chosen(greedy: RunContents) -> None:
     content = every_head_section(greedy)
     assert content is not None
     assert (content["model_count"], content["order"]) == (8, "dormancy")

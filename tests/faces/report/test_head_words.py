@@ -17,12 +17,12 @@ from headwise.faces.opened_run import Run
 from headwise.faces.report.head_words import head_words_section, word_facts
 from headwise.faces.report.model_card import card_sections
 from headwise.faces.report.models import values
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 from headwise.faces.report.runs import read_grid
 from headwise.faces.report.summary import verdict_sentences
 
 
-def test_only_confirmed_words_are_shown(run: FinishedRun) -> None:
+def test_only_confirmed_words_are_shown(run: RunContents) -> None:
     content = head_words_section(run)
     assert (content["words"], content["heads"]) == (1, 1)
     (row,) = content["found"].rows
@@ -32,7 +32,7 @@ def test_only_confirmed_words_are_shown(run: FinishedRun) -> None:
     assert head == "encoder-self/1/2" and "“<a>” in 20 of 40 sentences" in text
 
 
-def test_a_run_without_words_and_one_without_confirmed_words(run: FinishedRun) -> None:
+def test_a_run_without_words_and_one_without_confirmed_words(run: RunContents) -> None:
     assert not any(head_words_section(emptied(run, "words")).values())
     assert word_facts(emptied(run, "words")) == []
     content = head_words_section(replace(run, words=run.words[run.words["p"] > 0.1]))

@@ -31,7 +31,7 @@ from headwise.faces.report.page import (
     sections_of,
     table,
 )
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 
 
 def without_scripts(page: str) -> str:
@@ -150,9 +150,9 @@ def test_sections_have_templates_and_places_of_their_own() -> None:
         assert stories == sorted(stories, reverse=True) and True in stories
 
 
-def test_a_section_of_a_users_own_is_on_the_page(run: FinishedRun) -> None:
+def test_a_section_of_a_users_own_is_on_the_page(run: RunContents) -> None:
     @section("own", heading="Our own", question="What do we ask?", order=35)
-    def own(run: FinishedRun) -> dict[str, Any]:
+    def own(run: RunContents) -> dict[str, Any]:
         heads = table("Our heads", ["cross/0/1"], {"head": str})
         return {"heads": heads, "text": f"{len(run.pruned)} models < 4"}
 

@@ -22,22 +22,22 @@ from faces.report.made import cells, change, make_language, make_run, without
 from faces.report.made_sweeps import write_sweeps
 from headwise.core.heads import Site
 from headwise.faces.report.page import collect, render
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 
 
-def verdicts(run: FinishedRun) -> dict[str, tuple[str, str]]:
+def verdicts(run: RunContents) -> dict[str, tuple[str, str]]:
     """Of each claim what was found here, and the verdict."""
     found = paper_claims.claims_table(run)
     assert found is not None and found.columns == ["claim", "theirs", "here", "verdict"]
     return {row.cells[0]: (row.cells[2], row.cells[3]) for row in found.rows}
 
 
-def verdict_of(run: FinishedRun, start: str) -> tuple[str, str]:
+def verdict_of(run: RunContents, start: str) -> tuple[str, str]:
     (found,) = (said for claim, said in verdicts(run).items() if claim.startswith(start))
     return found
 
 
-def test_every_claim_has_a_row_and_its_place_in_a_paper(run: FinishedRun) -> None:
+def test_every_claim_has_a_row_and_its_place_in_a_paper(run: RunContents) -> None:
     found = verdicts(run)
     assert len(found) == len(paper_claims.ASK) == 12
     assert all("Voita" in claim or "Michel" in claim for claim in found)
@@ -100,11 +100,11 @@ def test_the_best_model_is_chosen_by_other_text_than_the_one_it_is_reported_on(
     assert "−0.6" in here
 
 
-def test_every_class_of_heads_is_counted(run: FinishedRun) -> None:
+def test_every_class_of_heads_is_counted(run: RunContents) -> None:
     assert verdict_of(run, "Positional, syntactic") == ("3, 3, 1 of 24", SUPPORTS)
 
 
-def test_heads_with_roles_are_counted_and_compared_with_the_others(run: FinishedRun) -> None:
+def test_heads_with_roles_are_counted_and_compared_with_the_others(run: RunContents) -> None:
     having, others = paper_claims.encoder_heads_with_roles(run) or (set(), set())
     assert (len(having), len(others)) == (6, 18)
     learned = [model for model in run.pruned if model["learned"]]
@@ -153,7 +153,7 @@ def test_what_carries_no_verdict(tmp_path: Path) -> None:
     assert paper_claims.paper_claims_section(read_run(make_language(tmp_path / "language"))) is None
 
 
-def test_all_kinds_scratch_and_greedy_models_are_asked(swept: FinishedRun) -> None:
+def test_all_kinds_scratch_and_greedy_models_are_asked(swept: RunContents) -> None:
     for start in ("Encoder heads are removed first", "Pruned is better", "A fifth of the heads"):
         here, said = verdict_of(swept, start)
         assert said != NOT_TESTED and not here.startswith("needs"), start
@@ -192,7 +192,7 @@ def test_pruned_is_better_than_from_scratch_where_it_is_above(
     assert f" {differences[0]:+.2f} [".replace("-", "−") in here
 
 
-def with_scores(folder: Path, measure: str, rows: list[tuple[Any, ...]]) -> FinishedRun:
+def with_scores(folder: Path, measure: str, rows: list[tuple[Any, ...]]) -> RunContents:
     """The base run with more scores: kind, layer, head, value and the ends of its interval."""
     names = ["kind", "layer", "head", "value", "low", "high"]
     more = pd.DataFrame(rows, columns=names).assign(measure=measure, n=200)
@@ -235,7 +235,7 @@ def test_the_last_cross_attention_is_compared_by_the_best_head_of_each_layer(
     assert f"last cross-attention +{last[0]:.2f}" in here and "others +0.20 to +0.20" in here
 
 
-def test_the_decoders_thirds_come_from_the_smallest_joint_model(swept: FinishedRun) -> None:
+def test_the_decoders_thirds_come_from_the_smallest_joint_model(swept: RunContents) -> None:
     smallest = paper_claims.smallest_joint(swept)
     assert smallest is not None
     mask = swept.layouts[smallest["setting"]]
@@ -248,7 +248,7 @@ def test_the_decoders_thirds_come_from_the_smallest_joint_model(swept: FinishedR
 
 
 def test_the_papers_points_are_drawn_around_those_of_the_gates(
-    run: FinishedRun, swept: FinishedRun, tmp_path: Path
+    run: RunContents, swept: RunContents, tmp_path: Path
 ) -> None:
     figure = paper_claims.published_curves(run)
     drawn = data_of(figure)
@@ -263,7 +263,7 @@ def test_the_papers_points_are_drawn_around_those_of_the_gates(
     assert paper_claims.published_curves(read_run(make_language(tmp_path))) is None
 
 
-def test_the_page_has_the_section_where_it_is_declared(run: FinishedRun) -> None:
+def test_the_page_has_the_section_where_it_is_declared(run: RunContents) -> None:
     assert "paper_claims" not in collect(run)
     paper_claims.declare()
     page = render(run, collect(run))

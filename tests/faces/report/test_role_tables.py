@@ -16,7 +16,7 @@ from headwise.core.tables import TESTS
 from headwise.faces.report import after_pruning, head_functions, role_charts, role_tables
 from headwise.faces.report.every_head import role_evidence
 from headwise.faces.report.format import NONE
-from headwise.faces.report.run_folder import FinishedRun, Rescored
+from headwise.faces.report.run_folder import Rescored, RunContents
 from headwise.roles import role
 
 
@@ -24,7 +24,7 @@ def head(layer: int, number: int) -> Head:
     return Head("encoder-self", layer, number)
 
 
-def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
+def test_a_grid_has_every_head_and_its_roles(run: RunContents) -> None:
     (figure,) = head_functions.head_functions(run)
     cells = [cell for cell in data_of(figure, 2) if "address" in cell]
     every = {str(head(layer, number)) for layer in range(3) for number in range(8)}
@@ -36,7 +36,7 @@ def test_a_grid_has_every_head_and_its_roles(run: FinishedRun) -> None:
         assert [line.split()[1] for line in lines] == best[:3]
 
 
-def test_a_sort_of_role_has_its_depth(run: FinishedRun) -> None:
+def test_a_sort_of_role_has_its_depth(run: RunContents) -> None:
     roles = run.roles.roles
     categories = [role.category(measure) for measure in roles["measure"]]
     table = role_tables.share_table(run.roles)
@@ -54,7 +54,7 @@ def test_a_sort_of_role_has_its_depth(run: FinishedRun) -> None:
     assert several and table.rows[-1].cells[at] == NONE
 
 
-def test_the_first_layer_is_where_relevance_and_confidence_may_part(run: FinishedRun) -> None:
+def test_the_first_layer_is_where_relevance_and_confidence_may_part(run: RunContents) -> None:
     heads = run.heads[(run.heads["kind"] == "encoder-self") & (run.heads["layer"] == 0)]
     by = heads.pivot_table(index="head", columns="measure", values="value")
     top = max(range(8), key=lambda number: by["lrp.ding"][number])
@@ -66,7 +66,7 @@ def test_the_first_layer_is_where_relevance_and_confidence_may_part(run: Finishe
         assert head_functions.first_layer(replace(run, heads=fewer)) == ""
 
 
-def test_heads_with_a_function_against_the_others_of_their_layer(run: FinishedRun) -> None:
+def test_heads_with_a_function_against_the_others_of_their_layer(run: RunContents) -> None:
     """By counting pairs one by one."""
     labels = run.roles.labels[run.roles.labels["kind"] == "encoder-self"]
     rows = run.heads[(run.heads["kind"] == "encoder-self") & (run.heads["measure"] == "confidence")]
@@ -87,7 +87,7 @@ def test_heads_with_a_function_against_the_others_of_their_layer(run: FinishedRu
     assert head_functions.within_layers(replace(run, heads=run.heads[:0])) == ""
 
 
-def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun) -> None:
+def test_the_best_head_of_each_role_stands_against_its_baseline(run: RunContents) -> None:
     found = role_tables.best_heads_table(run.roles)
     assert found is not None
     rows = {row.code: row.cells for row in found.rows}
@@ -102,7 +102,7 @@ def test_the_best_head_of_each_role_stands_against_its_baseline(run: FinishedRun
 
 
 def test_an_attention_map_has_every_weight_its_outlines_and_the_roles_own_arc(
-    run: FinishedRun,
+    run: RunContents,
 ) -> None:
     figure = role_charts.attention_maps(run.roles)
     assert figure is not None and len(figure.panels) == 4
@@ -122,7 +122,7 @@ def test_arcs_lie_over_those_inside() -> None:
     assert levels == {"b": 1, "a": 2, "e": 1, "d": 2, "c": 3}
 
 
-def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: FinishedRun) -> None:
+def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: RunContents) -> None:
     found = after_pruning.changes(run, "encoder-self")
     last = found[-1]
     assert last.kept == [(head(0, 3), "positional.-1")]
@@ -132,7 +132,7 @@ def test_each_role_is_kept_lost_new_or_gone_with_its_head(run: FinishedRun) -> N
         assert len(change.kept) + len(change.lost) + len(change.removed) == len(run.roles.roles)
 
 
-def test_squares_are_the_heads_and_the_table_has_what_changed(run: FinishedRun) -> None:
+def test_squares_are_the_heads_and_the_table_has_what_changed(run: RunContents) -> None:
     content = after_pruning.after_pruning_section(run)
     assert content is not None
     (part,) = content["parts"]
@@ -153,7 +153,7 @@ def test_squares_are_the_heads_and_the_table_has_what_changed(run: FinishedRun) 
     assert now["0.05", "encoder-self/2/0", "nsubj→verb"] == "lost"
 
 
-def scored(run: FinishedRun, before: list[float], after: list[float], measure: str) -> FinishedRun:
+def scored(run: RunContents, before: list[float], after: list[float], measure: str) -> RunContents:
     """Heads of one layer with a score before and after."""
     tables = []
     for values in (before, after):
@@ -162,7 +162,7 @@ def scored(run: FinishedRun, before: list[float], after: list[float], measure: s
     return replace(run, heads=tables[0], rescored={"lambda-0.02": Rescored(tables[1], run.roles)})
 
 
-def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: FinishedRun) -> None:
+def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: RunContents) -> None:
     def found(before: list[float], after: list[float], measure: str) -> pd.DataFrame:
         ((_, _, table),) = after_pruning.scores_before_and_after(
             scored(run, before, after, measure)
@@ -179,7 +179,7 @@ def test_scores_before_and_after_are_ranked_over_the_heads_that_stay(run: Finish
 
 
 def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(
-    run: FinishedRun,
+    run: RunContents,
 ) -> None:
     assert after_pruning.after_pruning_section(replace(run, rescored={})) is None
     assert role_tables.role_tables_section(emptied(run, "roles")) is None
@@ -189,8 +189,8 @@ def test_without_roles_or_rescored_models_the_section_is_left_out_or_says_so(
     assert role_tables.role_tables_section(none) is not None
 
 
-def test_what_a_role_does_with_its_head_off_is_in_the_map_and_the_card(run: FinishedRun) -> None:
-    def marked(run: FinishedRun) -> list[tuple[str, str]]:
+def test_what_a_role_does_with_its_head_off_is_in_the_map_and_the_card(run: RunContents) -> None:
+    def marked(run: RunContents) -> list[tuple[str, str]]:
         cells = [
             row for row in data_of(head_functions.head_functions(run)[0], 2) if "role-0" in row
         ]

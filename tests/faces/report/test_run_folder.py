@@ -14,11 +14,11 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.qualities import Number
 from headwise.core.tables import CAUSAL
 from headwise.faces.report import models, report
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 from headwise.faces.report.runs import read_grid
 
 
-def test_a_whole_run(run: FinishedRun) -> None:
+def test_a_whole_run(run: RunContents) -> None:
     kept = {"full": 24, "lambda-0.02": 17, "lambda-0.05": 9, "lambda-0.2": 4}
     assert run.model_table["kept"].to_dict() == kept
     assert list(run.model_table["label"]) == ["full model", *LABELS]
@@ -35,7 +35,7 @@ def test_a_whole_run(run: FinishedRun) -> None:
     assert run.change_of(run.chosen, "fine-tuned") == Number()
 
 
-def test_labels_and_lines_come_from_the_facts(swept: FinishedRun) -> None:
+def test_labels_and_lines_come_from_the_facts(swept: RunContents) -> None:
     labels = {
         name: label.replace("\u00a0", " ") for name, label in swept.model_table["label"].items()
     }

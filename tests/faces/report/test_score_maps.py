@@ -21,12 +21,12 @@ from headwise.faces.report import (
     score_maps,
     summary,
 )
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.importance.most_faithful import faithfulness_statistics, most_faithful
 
 
 def test_the_head_map_has_every_head_with_its_status_and_most_faithful_score(
-    run: FinishedRun,
+    run: RunContents,
 ) -> None:
     assert run.chosen is not None
     assert kept_heads.map_measure(run) == "gradient"  # the most faithful one of this run
@@ -38,7 +38,7 @@ def test_the_head_map_has_every_head_with_its_status_and_most_faithful_score(
     assert drawn == pytest.approx(values.to_dict(), rel=1e-4) and len(cells) == 24
 
 
-def test_maps_of_scores_share_one_order_of_heads(run: FinishedRun) -> None:
+def test_maps_of_scores_share_one_order_of_heads(run: RunContents) -> None:
     (figure,) = head_functions.head_functions(run)
     others = score_maps.score_maps(run)
     assert [one.name for one in others] == ["scores-encoder-self", "one-head-off-encoder-self"]
@@ -53,7 +53,7 @@ def test_maps_of_scores_share_one_order_of_heads(run: FinishedRun) -> None:
     assert values == sorted(values, reverse=True)
 
 
-def test_without_relevance_the_most_faithful_score_leads(run: FinishedRun) -> None:
+def test_without_relevance_the_most_faithful_score_leads(run: RunContents) -> None:
     heads = run.heads[~run.heads["measure"].str.startswith("lrp")]
     (figure,) = head_functions.head_functions(replace(run, heads=heads))
     titles = [panel.title.split(":")[0] for panel in figure.panels[:2]]
@@ -65,7 +65,7 @@ def test_without_relevance_the_most_faithful_score_leads(run: FinishedRun) -> No
     assert head_functions.head_functions_section(emptied(run, "heads", "roles")) is None
 
 
-def test_the_judges_curves_are_in_the_order_of_the_area(run: FinishedRun) -> None:
+def test_the_judges_curves_are_in_the_order_of_the_area(run: RunContents) -> None:
     figure = score_faithfulness.removal_curves_figure(run)
     assert figure is not None
     areas = [float(panel.title.split("area ")[1].split(",")[0]) for panel in figure.panels]
@@ -79,7 +79,7 @@ def test_the_judges_curves_are_in_the_order_of_the_area(run: FinishedRun) -> Non
     assert figure is not None and len(figure.panels) == 9 and "table only: 3" in figure.facts
 
 
-def test_without_curves_the_best_is_the_one_that_agrees_most(run: FinishedRun) -> None:
+def test_without_curves_the_best_is_the_one_that_agrees_most(run: RunContents) -> None:
     areas = run.faithfulness["statistic"].str.startswith("area")
     bare = replace(run, faithfulness=run.faithfulness[~areas], curves=run.curves[:0])
     found = faithfulness_statistics(bare.faithfulness)
@@ -88,11 +88,11 @@ def test_without_curves_the_best_is_the_one_that_agrees_most(run: FinishedRun) -
     assert not any(empty.values())
 
 
-def scored(run: FinishedRun, rows: list[tuple[object, ...]]) -> FinishedRun:
+def scored(run: RunContents, rows: list[tuple[object, ...]]) -> RunContents:
     return replace(run, heads=pd.DataFrame(rows, columns=list(TESTS.names[:-1])).assign(units=30))
 
 
-def test_heads_that_surely_matter_alone_have_a_star_and_are_counted(run: FinishedRun) -> None:
+def test_heads_that_surely_matter_alone_have_a_star_and_are_counted(run: RunContents) -> None:
     changes = [(0.53, 0.2, 0.9), (-0.24, -0.4, -0.1), (0.1, -0.1, 0.3), (0.0, None, None)]
     rows = [
         ("encoder-self", 0, h, "ablation.bleu", *ends, 500, None) for h, ends in enumerate(changes)
@@ -107,7 +107,7 @@ def test_heads_that_surely_matter_alone_have_a_star_and_are_counted(run: Finishe
     assert [figure.name for figure in both] == ["one-head-off-encoder-self", "one-head-off-cross"]
 
 
-def test_the_best_lone_head_of_each_layer(run: FinishedRun) -> None:
+def test_the_best_lone_head_of_each_layer(run: RunContents) -> None:
     alone = {
         (0, 0): (0.2, 0.1, 0.3),
         (0, 1): (0.004, -0.01, 0.02),
@@ -127,13 +127,13 @@ def test_the_best_lone_head_of_each_layer(run: FinishedRun) -> None:
 
 
 @pytest.fixture
-def uncontrolled(run: FinishedRun) -> FinishedRun:
+def uncontrolled(run: RunContents) -> RunContents:
     """The run without untrained models, pairs, and roles on changed text."""
     roles = replace(run.roles, controls=run.roles.controls[:0])
     return replace(emptied(run, "untrained", "interactions"), roles=roles)
 
 
-def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: FinishedRun) -> None:
+def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: RunContents) -> None:
     known = score_maps.control_ranges(run)
     assert len(known) == 3 * 4
     rows = run.untrained.query("layer == 1 and measure == 'confidence'")["value"]
@@ -145,7 +145,7 @@ def test_the_band_is_the_range_of_all_untrained_heads_of_a_layer(run: FinishedRu
 
 
 def test_maps_and_tables_mark_heads_like_untrained_ones(
-    run: FinishedRun, uncontrolled: FinishedRun
+    run: RunContents, uncontrolled: RunContents
 ) -> None:
     (figure,) = head_functions.head_functions(run)
     for panel in range(2):
@@ -171,7 +171,7 @@ def test_maps_and_tables_mark_heads_like_untrained_ones(
     assert score_maps.untrained_table(uncontrolled) is None
 
 
-def test_roles_beside_their_controls(run: FinishedRun, uncontrolled: FinishedRun) -> None:
+def test_roles_beside_their_controls(run: RunContents, uncontrolled: RunContents) -> None:
     shares = role_tables.share_table(run.roles)
     assert shares is not None
     at = shares.columns.index("untrained")
@@ -185,7 +185,7 @@ def test_roles_beside_their_controls(run: FinishedRun, uncontrolled: FinishedRun
 
 
 def test_the_map_of_pairs_is_symmetric_and_frames_the_significant_ones(
-    run: FinishedRun, uncontrolled: FinishedRun
+    run: RunContents, uncontrolled: RunContents
 ) -> None:
     content = head_pairs.head_pairs_section(run)
     assert content is not None
@@ -199,7 +199,7 @@ def test_the_map_of_pairs_is_symmetric_and_frames_the_significant_ones(
     assert head_pairs.head_pairs_section(uncontrolled) is None
 
 
-def test_pairs_are_told_apart_by_the_p_of_all_of_them(run: FinishedRun) -> None:
+def test_pairs_are_told_apart_by_the_p_of_all_of_them(run: RunContents) -> None:
     """An interval of one pair leaves out 0 in one of 20; framed and counted is what is sure among all pairs."""
     pairs = run.interactions
     assert pairs is not None and (pairs["low"] > 0).any()
@@ -209,7 +209,7 @@ def test_pairs_are_told_apart_by_the_p_of_all_of_them(run: FinishedRun) -> None:
     assert not any(cell["significant"] for cell in data_of(content["map"]))
 
 
-def test_no_interval_is_no_interval_around_zero(run: FinishedRun) -> None:
+def test_no_interval_is_no_interval_around_zero(run: RunContents) -> None:
     rows = run.heads[run.heads["measure"] == "ablation.zero"].assign(low=math.nan, high=math.nan)
     assert score_maps._off_sentence(rows, "ablation.zero").strip().startswith("Too few")
     few = replace(run, heads=run.heads.assign(low=math.nan, high=math.nan))

@@ -22,7 +22,7 @@ from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
 from headwise.core.qualities import ACCURACY, Number
 from headwise.faces.cli.outcome import outcome
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 from headwise.faces.report.summary import FOLLOWS, summary_section
 from headwise.models.model import Model
 from headwise.pruning.verdict import Outcome, Speed, Verdict
@@ -34,7 +34,7 @@ def minus(number: float) -> str:
     return f"{number:+.2f}".replace("-", "−")
 
 
-def test_what_a_study_says_at_its_end(whole: Path, swept: FinishedRun) -> None:
+def test_what_a_study_says_at_its_end(whole: Path, swept: RunContents) -> None:
     ended = outcome(whole)
     said = summary_section(read_run(whole))
     assert ended.headline == said["headline"] + "."

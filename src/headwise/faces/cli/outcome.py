@@ -13,7 +13,7 @@ from headwise.core.qualities import SIMILARITY
 if TYPE_CHECKING:
     from headwise.core.layout import HeadMask
     from headwise.core.progress import Progress
-    from headwise.faces.report.run_folder import FinishedRun
+    from headwise.faces.report.run_folder import RunContents
     from headwise.study.plan import Plan
 
 
@@ -75,7 +75,7 @@ def outcome(out: Path) -> Outcome:
     )
 
 
-def changed_translations(run: FinishedRun) -> list[str]:
+def changed_translations(run: RunContents) -> list[str]:
     """The translations that the chosen model changed most, each below that of the full model; nothing without any."""
     from headwise.faces.report.cost import choose_examples
 
@@ -96,7 +96,7 @@ def changed_translations(run: FinishedRun) -> list[str]:
     return lines
 
 
-def worse_texts(run: FinishedRun) -> list[str]:
+def worse_texts(run: RunContents) -> list[str]:
     """Texts on which the chosen model is worse, with what both models make of them; nothing without any."""
     from headwise.faces.report.cost import worse_rows
 
@@ -140,7 +140,7 @@ def trained_model_lines(plan: Plan, out: Path, device: str, progress: Progress) 
     ]
 
 
-def too_high_limit(run: FinishedRun) -> list[str]:
+def too_high_limit(run: RunContents) -> list[str]:
     """That the limit means nothing, where the full model has less BLEU than may be lost."""
     from headwise.core.qualities import BLEU
     from headwise.pruning.greedy import too_generous

@@ -20,7 +20,7 @@ from headwise.faces.report.glossary import meaning_of_role
 from headwise.faces.report.head_words import confirmed_words
 from headwise.faces.report.models import measured
 from headwise.faces.report.role_charts import confirmed_roles
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 from headwise.models.model_files import folder_of
 from headwise.models.tasks import Task, held_out
 from headwise.study.ownership import plan_of_folder, plan_of_study
@@ -29,7 +29,7 @@ RUN_EXAMPLES = 12  # sentences of the run's text
 DEV_LINES = 1_000  # of the dev text, in which they are looked for
 
 
-def run_of(spec: str) -> FinishedRun | None:
+def run_of(spec: str) -> RunContents | None:
     """The finished study in a folder, or None for any other model."""
     folder = Path(spec)
     # A folder that is itself a model is opened as that, whatever lies beside it.
@@ -38,19 +38,19 @@ def run_of(spec: str) -> FinishedRun | None:
     return None
 
 
-def pruned_model(run: FinishedRun) -> Path | None:
+def pruned_model(run: RunContents) -> Path | None:
     """The folder of the model that the run chose, where its weights were kept."""
     folder = run.chosen_folder
     return folder if folder and (folder / "config.json").is_file() else None
 
 
-def given_model(run: FinishedRun) -> str | None:
+def given_model(run: RunContents) -> str | None:
     """The name of the model that was given to the run, or None where the run trained its own."""
     given = plan_of_folder(run.folder).get("model")
     return PurePath(given).name if isinstance(given, str) else None
 
 
-def head_details(run: FinishedRun | None) -> dict[str, Any]:
+def head_details(run: RunContents | None) -> dict[str, Any]:
     """The run's facts about heads, ready for JSON: `scores` by measure and head, `roles` by head,
     `pruned` models with the step of training from which each gate is shut.
 
@@ -65,7 +65,7 @@ def head_details(run: FinishedRun | None) -> dict[str, Any]:
     }
 
 
-def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
+def scores_by_measure(run: RunContents) -> list[dict[str, Any]]:
     """Every measure of heads.csv: its name, and for each head value, low and high."""
     measures: list[dict[str, Any]] = []
     for measure, rows in run.heads.groupby("measure", sort=False):
@@ -78,7 +78,7 @@ def scores_by_measure(run: FinishedRun) -> list[dict[str, Any]]:
     return measures
 
 
-def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
+def roles_by_head(run: RunContents) -> dict[str, list[dict[str, Any]]]:
     """The roles of each head: name, value, interval, number of words, and baseline; the `meaning`
     of its relation (None of a role without one); the `effect` of switching the head off, in words
     (None where that was not tested), and whether it is `confirmed`.
@@ -117,7 +117,7 @@ def roles_by_head(run: FinishedRun) -> dict[str, list[dict[str, Any]]]:
     return by_head
 
 
-def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
+def pruned_models(run: RunContents) -> list[dict[str, Any]]:
     """The pruned models of the run, with the heads that each kept."""
     rows = {model["setting"]: model for model in run.pruned}
     closed = closing_steps(run)
@@ -139,7 +139,7 @@ def pruned_models(run: FinishedRun) -> list[dict[str, Any]]:
     return models
 
 
-def run_sentences(run: FinishedRun, task: type[Task]) -> list[str]:
+def run_sentences(run: RunContents, task: type[Task]) -> list[str]:
     """A few short sentences of the run's dev text; of pairs the sources. task: the task of its models."""
     file = run.folder / "translations" / "dev" / "source.txt"
     lines = run.translations.get("source", [])
@@ -154,7 +154,7 @@ def run_sentences(run: FinishedRun, task: type[Task]) -> list[str]:
     return picked[:RUN_EXAMPLES]
 
 
-def dev_lines(run: FinishedRun, task: type[Task]) -> list[str]:
+def dev_lines(run: RunContents, task: type[Task]) -> list[str]:
     """The first lines of the dev text that the run's plan names, which only translations copy into
     the run's folder; none where that text is not there any more, or has changed."""
     data = plan_of_folder(run.folder).get("data", {})

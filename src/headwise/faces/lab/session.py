@@ -54,7 +54,7 @@ from headwise.faces.lab.sentence import (
     trees_of,
 )
 from headwise.faces.report.glossary import glossary, relations
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.loading import AnyModel, as_model, load
@@ -145,7 +145,7 @@ class Session:
         self,
         model: Model,
         pruned: Model | None = None,
-        run: FinishedRun | None = None,
+        run: RunContents | None = None,
         trees: Trees | None = None,
         examples: Mapping[str, Sequence[str]] | None = None,
         recordings: AnyText | None = None,

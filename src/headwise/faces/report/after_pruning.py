@@ -33,7 +33,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.head_rows import heads_in, of_kind, of_measure
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
 from headwise.faces.report.role_charts import FAINT, category_colours, faint, role_categories
-from headwise.faces.report.run_folder import FinishedRun, RolesFolder
+from headwise.faces.report.run_folder import RolesFolder, RunContents
 from headwise.faces.report.score_maps import drawn_measures
 from headwise.roles.role import NO_ROLE, category, display_name
 
@@ -89,7 +89,7 @@ class RoleChange:
     brought_by="scoring.pruned, for models pruned by gates",
     qualities=("bleu", "perplexity", "accuracy", "wer"),
 )
-def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
+def after_pruning_section(run: RunContents) -> dict[str, Any] | None:
     """Figures and tables, kind by kind; None where no pruned model was scored or tested for roles again."""
     parts = []
     for kind in KINDS:
@@ -113,7 +113,7 @@ def after_pruning_section(run: FinishedRun) -> dict[str, Any] | None:
     return {"parts": parts, "scores": scores_figure(run), "ranks": ranks}
 
 
-def changes(run: FinishedRun, kind: str) -> list[RoleChange]:
+def changes(run: RunContents, kind: str) -> list[RoleChange]:
     """For every model that pruned heads of a kind and was tested for roles again, from many heads to few."""
     if kind not in set(run.roles.labels["kind"]):
         return []
@@ -279,7 +279,7 @@ def _squares(model: str, heads: list[Head], now: list[Role]) -> list[dict[str, A
     return cells
 
 
-def scores_before_and_after(run: FinishedRun) -> list[ScoresBeforeAndAfter]:
+def scores_before_and_after(run: RunContents) -> list[ScoresBeforeAndAfter]:
     """Every model that was scored again, with each family's measure that both it and the full model have."""
     found = list[ScoresBeforeAndAfter]()
     for model in run.pruned:
@@ -322,7 +322,7 @@ def rank(found: pd.DataFrame) -> float:
     return float(found["before"].rank().corr(found["after"].rank()))
 
 
-def rank_table(run: FinishedRun) -> Table | None:
+def rank_table(run: RunContents) -> Table | None:
     """The rank correlation of each score with itself before pruning, model by model; None where none was scored."""
     shown = {}
     texts = {}
@@ -343,7 +343,7 @@ def rank_table(run: FinishedRun) -> Table | None:
     )
 
 
-def scores_figure(run: FinishedRun) -> Figure | None:
+def scores_figure(run: RunContents) -> Figure | None:
     """Each score after pruning against the same before, a point a head that stays: of the chosen model, or else of the
     one with the most heads. None where nothing was scored again.
     """

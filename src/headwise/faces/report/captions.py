@@ -13,13 +13,13 @@ from headwise.core.tables import MODELS, SCORES
 from headwise.faces.report.charts import Figure
 from headwise.faces.report.format import capital, count, listed
 from headwise.faces.report.head_rows import heads_in, model_order
-from headwise.faces.report.run_folder import FinishedRun, heads_of, model_of
+from headwise.faces.report.run_folder import RunContents, heads_of, model_of
 from headwise.roles.label import DRAWS
 
 ROLES = "roles/"  # what a figure is made from, beside the tables
 
 
-def making(run: FinishedRun, files: Sequence[str]) -> str:
+def making(run: RunContents, files: Sequence[str]) -> str:
     """Of which model and text the numbers of some files are, and how their intervals were made, in sentences. files: as of
     a section."""
     sentences = [model_text(run)]
@@ -33,7 +33,7 @@ def making(run: FinishedRun, files: Sequence[str]) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def model_text(run: FinishedRun) -> str:
+def model_text(run: RunContents) -> str:
     """`Model: firefox/en-pt, 48 encoder-self heads.`; empty where the name is not known."""
     name = model_of(run)
     if not name:
@@ -48,7 +48,7 @@ def model_text(run: FinishedRun) -> str:
     return f"Model: {name}{', ' * bool(parts)}{listed(parts)}{' heads' * bool(parts)}."
 
 
-def scores_text(run: FinishedRun, signature: Mapping[str, Any]) -> str:
+def scores_text(run: RunContents, signature: Mapping[str, Any]) -> str:
     """On how many sentences heads were scored."""
     read = signature.get("sentences")
     if not isinstance(read, int):
@@ -57,7 +57,7 @@ def scores_text(run: FinishedRun, signature: Mapping[str, Any]) -> str:
     return f"{said}; 95 % intervals by bootstrap over sentences."
 
 
-def roles_text(run: FinishedRun) -> str:
+def roles_text(run: RunContents) -> str:
     """On which text functions were found, and what they had to show."""
     facts = run.roles.facts
     signature = facts.get("signature") or {}
@@ -72,7 +72,7 @@ def roles_text(run: FinishedRun) -> str:
     )
 
 
-def quality_text(run: FinishedRun) -> str:
+def quality_text(run: RunContents) -> str:
     """On how much text the models were measured, and how the intervals of their differences were made."""
     split = run.split
     number = run.facts["sentences"].get(split)
@@ -91,7 +91,7 @@ def interval_of(quality: QualityMeasure) -> str:
     return "paired bootstrap"
 
 
-def text_name(run: FinishedRun, split: str) -> str:
+def text_name(run: RunContents, split: str) -> str:
     """`of dev.txt`, the file of a text of a run as its plan names it, or `held out of train.txt`; empty where that is not
     known."""
     data = run.planned.get("data")

@@ -504,7 +504,7 @@ class Figure:
 class HeadChart:
     """The chart of one kind of heads of a HeadGrid: layers × heads. Sections choose its marks; its sizes are the same
     everywhere. more: rows of further cells, in columns behind the last head. attention: of each layer, as
-    `FinishedRun.attention` has it.
+    `RunContents.attention` has it.
     """
 
     def __init__(

@@ -37,14 +37,14 @@ from headwise.faces.report.head_rows import values_by_head
 from headwise.faces.report.kept_heads import head_map
 from headwise.faces.report.models import ModelRow
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
-from headwise.faces.report.run_folder import FinishedRun, read_run
+from headwise.faces.report.run_folder import RunContents, read_run
 from headwise.faces.report.runs import Runs
 from headwise.faces.report.score_maps import drawn_measures
 from headwise.models.decoding.bleu import translation_answers
 from headwise.roles.role import display_name
 
 LONGEST_RUN_NAME = 24  # letters of the name of a run
-ModelOfRun = tuple[FinishedRun, ModelRow]
+ModelOfRun = tuple[RunContents, ModelRow]
 
 
 def read_comparison(one: Path, other: Path) -> Runs:
@@ -88,7 +88,7 @@ def read_comparison(one: Path, other: Path) -> Runs:
     )
 
 
-def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]:
+def paired_heads(one: RunContents, other: RunContents) -> tuple[list[Head], str]:
     """The heads that both runs have and that can be compared one by one, and why they can or cannot."""
     of_one = heads_of_run(one)
     of_other = set(heads_of_run(other))
@@ -117,7 +117,7 @@ def paired_heads(one: FinishedRun, other: FinishedRun) -> tuple[list[Head], str]
     return [], f"Heads are not compared one by one: {reason}"
 
 
-def other_texts(one: FinishedRun, other: FinishedRun) -> list[str]:
+def other_texts(one: RunContents, other: RunContents) -> list[str]:
     """A warning where the runs were made from other texts, by their fingerprints or what the plans call them."""
     found = []
     for split in ("train", "dev", "test"):
@@ -135,7 +135,7 @@ def other_texts(one: FinishedRun, other: FinishedRun) -> list[str]:
     ]
 
 
-def difference(one: FinishedRun, other: FinishedRun) -> str:
+def difference(one: RunContents, other: RunContents) -> str:
     """The quality of B's chosen model against that of A's, with an interval; empty where it is not known."""
     a, b = one.chosen, other.chosen
     if a is None or b is None or one.quality != other.quality:
@@ -155,7 +155,7 @@ def difference(one: FinishedRun, other: FinishedRun) -> str:
     )
 
 
-def rank_headline(one: FinishedRun, other: FinishedRun, heads: Sequence[Head]) -> str:
+def rank_headline(one: RunContents, other: RunContents, heads: Sequence[Head]) -> str:
     """How alike both runs rank their heads, by the first measure that is drawn."""
     scores = paired_scores(one, other, heads)
     for measure in drawn_measures(scores):
@@ -267,7 +267,7 @@ def paired_heads_section(found: Runs) -> dict[str, Any]:
 
 
 def paired_scores(
-    one: FinishedRun, other: FinishedRun, heads: Sequence[Head]
+    one: RunContents, other: RunContents, heads: Sequence[Head]
 ) -> dict[str, pd.DataFrame]:
     """By measure a score of every paired head: kind, layer, head, before (of the first run), after (of the second)."""
     found = {}

@@ -30,7 +30,7 @@ from headwise.faces.report.format import capital, kinds_among, percent, quantity
 from headwise.faces.report.models import ModelRow, tested_text
 from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.pruning.controls import Control, compared_by_all, control_facts
 
 SHORT_KINDS = {"encoder-self": "enc", "decoder-self": "dec", "cross": "cross"}
@@ -70,7 +70,7 @@ LIKE_CONTROLS = {facts.name: facts for facts in (UNREPAIRED, RANDOM_ORDER, OTHER
     },
     brought_by="pruned models: a plan with [pruning], or headwise prune",
 )
-def cost_section(run: FinishedRun) -> dict[str, Any] | None:
+def cost_section(run: RunContents) -> dict[str, Any] | None:
     """Curves and the table of all models; the section is left out where nothing was pruned."""
     if run.model_table.empty:
         return None
@@ -163,7 +163,7 @@ class ControlComparison(NamedTuple):
     measured_model: ModelRow
     reference: str
 
-    def change(self, run: FinishedRun) -> Number:
+    def change(self, run: RunContents) -> Number:
         """The change from the control to the model."""
         return run.change_of(self.measured_model, self.reference) if self.reference else Number()
 
@@ -177,7 +177,7 @@ class ControlComparison(NamedTuple):
     papers={"*trained from scratch": "Voita table 2"},
     brought_by="pruning.compare (greedy) or pruning.controls (gates)",
 )
-def build_controls(run: FinishedRun) -> dict[str, Any] | None:
+def build_controls(run: RunContents) -> dict[str, Any] | None:
     """Every comparison as a row, and for each kind of control how often it says something; None without any."""
     comparisons = model_comparisons(run)
     if not comparisons:
@@ -195,7 +195,7 @@ def build_controls(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def model_comparisons(run: FinishedRun) -> list[ControlComparison]:
+def model_comparisons(run: RunContents) -> list[ControlComparison]:
     """Every pruned model (or the best head of each layer) with everything it was compared with on the reported text.
     Differences are model minus control.
     """
@@ -253,7 +253,7 @@ def compared_name(control_name: str) -> str:
     return control_facts(facts.against).title if facts.against else facts.title
 
 
-def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
+def verdict_counts_table(run: RunContents, comparisons: list[ControlComparison]) -> Table | None:
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for comparison in comparisons:
@@ -274,7 +274,7 @@ def verdict_counts_table(run: FinishedRun, comparisons: list[ControlComparison])
     return table("How often a comparison says something", found, columns)
 
 
-def comparison_table(run: FinishedRun, comparisons: list[ControlComparison]) -> Table | None:
+def comparison_table(run: RunContents, comparisons: list[ControlComparison]) -> Table | None:
     """A row per comparison (Voita et al. 2019, table 2)."""
     name = run.quality.title
     unit = run.quality.in_unit
@@ -357,7 +357,7 @@ class Examples(NamedTuple):
     brought_by="a pruned model that was chosen",
     qualities=("bleu", "agreement"),
 )
-def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
+def translation_examples_section(run: RunContents) -> dict[str, Any] | None:
     """The section is left out where no text has been translated by the full and by a chosen pruned model."""
     if run.model_table.empty or run.quality not in (BLEU, AGREEMENT):
         return None
@@ -375,7 +375,7 @@ def translation_examples_section(run: FinishedRun) -> dict[str, Any] | None:
     brought_by="a pruned model that was chosen",
     qualities=("perplexity", "accuracy", "similarity", "wer"),
 )
-def worse_texts_section(run: FinishedRun) -> dict[str, Any]:
+def worse_texts_section(run: RunContents) -> dict[str, Any]:
     """A row for each text; empty where none became worse, and of translations, which stand side by side."""
     chosen = run.chosen
     rows = [] if chosen is None else worse_rows(run, chosen)
@@ -394,7 +394,7 @@ def worse_texts_section(run: FinishedRun) -> dict[str, Any]:
     return {"found": found, "said": said, "chosen": chosen, "continued": continued(run, chosen)}
 
 
-def continued(run: FinishedRun, model: ModelRow) -> list[Example]:
+def continued(run: RunContents, model: ModelRow) -> list[Example]:
     """How the full model and a smaller one continue the first halves of the texts that became worse."""
     return [
         Example(
@@ -405,7 +405,7 @@ def continued(run: FinishedRun, model: ModelRow) -> list[Example]:
     ]
 
 
-def worse_rows(run: FinishedRun, model: ModelRow) -> list[tuple[str, str, str, str]]:
+def worse_rows(run: RunContents, model: ModelRow) -> list[tuple[str, str, str, str]]:
     """The number and words of some texts on which a model is worse than the full one, and what both make of them."""
     return [
         (str(one.number), one.text, made_text(run, one.before), made_text(run, one.after))
@@ -413,7 +413,7 @@ def worse_rows(run: FinishedRun, model: ModelRow) -> list[tuple[str, str, str, s
     ]
 
 
-def made_text(run: FinishedRun, made: float | str) -> str:
+def made_text(run: RunContents, made: float | str) -> str:
     """What a model makes of a text: `right` and `wrong` of one class, `75 %` of several, a number, or another text."""
     if isinstance(made, str):
         return made
@@ -422,7 +422,7 @@ def made_text(run: FinishedRun, made: float | str) -> str:
     return f"{made:.3g}{run.quality.scale.strip()}"
 
 
-def choose_examples(run: FinishedRun) -> Examples | None:
+def choose_examples(run: RunContents) -> Examples | None:
     """Three seeded draws from the unchanged translations, then the five most changed, of the test text or else of dev; None
     with nothing to compare."""
     split = "test" if run.translations else "dev"

@@ -21,7 +21,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.gate_history import closing_steps
 from headwise.faces.report.head_rows import heads_in, model_order, of_measure
 from headwise.faces.report.page import section
-from headwise.faces.report.run_folder import FinishedRun, RolesFolder
+from headwise.faces.report.run_folder import RolesFolder, RunContents
 from headwise.faces.report.score_maps import BLEU_MEASURE, LOSS_MEASURE, control_ranges
 from headwise.roles.behaviour import effect_sentence
 
@@ -40,19 +40,19 @@ FATE_WORDS = {KEPT: "kept", REMOVED: "removed", LEFT_ALONE: ""}
     files=("heads.csv", "roles/", "layouts/"),
     brought_by="scores, roles or pruned models",
 )
-def every_head_section(run: FinishedRun) -> dict[str, Any] | None:
+def every_head_section(run: RunContents) -> dict[str, Any] | None:
     """The section of one run; None where no score, role or layout names a head."""
     heads = heads_of_run(run)
     return every_head_content({"": run}, heads) if heads else None
 
 
-def heads_of_run(run: FinishedRun) -> list[Head]:
+def heads_of_run(run: RunContents) -> list[Head]:
     """Every head that a score, a role or a layout is about, kind by kind."""
     heads = {*heads_in(run.heads), *heads_in(run.roles.labels)}
     return sorted(heads.union(*(mask.heads for mask in run.layouts.values())), key=model_order)
 
 
-def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -> dict[str, Any]:
+def every_head_content(runs: Mapping[str, RunContents], heads: Sequence[Head]) -> dict[str, Any]:
     """What the template shows: the columns and rows of the table, and `details`, which the page's
     script reads for the card of a picked head.
 
@@ -134,7 +134,7 @@ def every_head_content(runs: Mapping[str, FinishedRun], heads: Sequence[Head]) -
 
 
 def said_by(
-    runs: Mapping[str, FinishedRun], say: Callable[[FinishedRun], Mapping[Head, list[str]]]
+    runs: Mapping[str, RunContents], say: Callable[[RunContents], Mapping[Head, list[str]]]
 ) -> Mapping[Head, list[str]]:
     """What all runs say of each head, one after the other."""
     said: dict[Head, list[str]] = {}
@@ -158,7 +158,7 @@ def order_of_removal(models: list[dict[str, Any]]) -> str:
     return measure_name(str(models[0]["score"]))
 
 
-def attention_of(run: FinishedRun, head: Head) -> str:
+def attention_of(run: RunContents, head: Head) -> str:
     """`full` or `sliding 512`, of a model that has both; else empty."""
     names = run.attention(head.kind)
     return names[head.layer] if head.layer < len(names) else ""
@@ -178,7 +178,7 @@ class ShownScore(NamedTuple):
     like_untrained: bool
 
 
-def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
+def shown_scores(run: RunContents) -> Mapping[str, Mapping[Head, ShownScore]]:
     """The scores of every measure and head."""
     scores: dict[str, dict[Head, ShownScore]] = {}
     untrained = control_ranges(run)
@@ -198,7 +198,7 @@ def shown_scores(run: FinishedRun) -> Mapping[str, Mapping[Head, ShownScore]]:
     return scores
 
 
-def role_evidence(run: FinishedRun) -> Mapping[Head, list[str]]:
+def role_evidence(run: RunContents) -> Mapping[Head, list[str]]:
     """The evidence for every role of a head, with its interval, and what the model predicts with the head off."""
     evidence: dict[Head, list[str]] = {}
     effects = effect_sentences(run.roles)
@@ -218,13 +218,13 @@ def effect_sentences(found: RolesFolder) -> Mapping[tuple[Head, str], str]:
     return sentences
 
 
-def head_labels(run: FinishedRun) -> Mapping[Head, list[str]]:
+def head_labels(run: RunContents) -> Mapping[Head, list[str]]:
     """What each head does, in words."""
     rows = run.roles.labels.to_dict("records")
     return {head_of(row): [str(row["label"])] for row in rows}
 
 
-def status_of(run: FinishedRun, model: Mapping[str, Any], head: Head) -> str:
+def status_of(run: RunContents, model: Mapping[str, Any], head: Head) -> str:
     """KEPT, REMOVED or LEFT_ALONE. A model without a layout leaves all heads alone."""
     mask = run.layouts.get(model["setting"])
     if mask is None or head.kind not in run.pruned_kinds(model):
@@ -242,7 +242,7 @@ def kept_in(statuses: str) -> str:
     return str(kept) if asked == len(statuses) else f"{kept} of {asked}"
 
 
-def costs_alone(run: FinishedRun) -> Mapping[Head, list[str]]:
+def costs_alone(run: RunContents) -> Mapping[Head, list[str]]:
     """How BLEU, or else the loss (in thousandths of a nat), changes when one head alone is switched off, with its interval.
 
     BLEU comes first because readers know it; most runs have only the loss, which is cheaper.

@@ -21,7 +21,7 @@ from headwise.faces.report.format import KIND_NAMES, kinds_among, listed
 from headwise.faces.report.head_rows import model_order, of_kind
 from headwise.faces.report.models import measured
 from headwise.faces.report.page import Table, chosen_badge, section, table
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
 VALUES = 150_000  # numbers in the animation of all models together: about 400 kB of page
@@ -108,7 +108,7 @@ class GateHistory:
     brought_by="pruning.method = 'gates'",
     qualities=("bleu", "perplexity", "accuracy", "wer"),
 )
-def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
+def gate_history_section(run: RunContents) -> dict[str, Any] | None:
     """The section is left out where nothing was pruned."""
     if run.model_table.empty:
         return None
@@ -122,7 +122,7 @@ def gate_history_section(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def gate_histories(run: FinishedRun) -> list[GateHistory]:
+def gate_histories(run: RunContents) -> list[GateHistory]:
     """One history for every model whose gates were logged, from many heads to few."""
     found = []
     for model in run.pruned:
@@ -143,7 +143,7 @@ def gate_histories(run: FinishedRun) -> list[GateHistory]:
 
 
 def decision_lines(
-    run: FinishedRun, model: Mapping[str, Any], opened: pd.DataFrame, kept: frozenset[Head] | None
+    run: RunContents, model: Mapping[str, Any], opened: pd.DataFrame, kept: frozenset[Head] | None
 ) -> dict[str, float]:
     """By kind, the P(open) below which a gate is shut.
 
@@ -175,7 +175,7 @@ def penalty_line(temperature: float = 0.33, rule: str = "sign") -> float:
     return 1 / (1 + math.exp(temperature * math.log(-LOWEST / HIGHEST) - log_alpha))
 
 
-def pruning_options(run: FinishedRun, sweep: str | None) -> dict[str, Any]:
+def pruning_options(run: RunContents, sweep: str | None) -> dict[str, Any]:
     """What the plan says of the decision of a sweep's gates: `temperature` and `rule`, where it has them."""
     pruning = run.planned.get("pruning")
     known = {}
@@ -190,7 +190,7 @@ def pruning_options(run: FinishedRun, sweep: str | None) -> dict[str, Any]:
     return known
 
 
-def closing_steps(run: FinishedRun) -> Mapping[str, Mapping[Head, int | None]]:
+def closing_steps(run: RunContents) -> Mapping[str, Mapping[Head, int | None]]:
     """By the setting of each model with gates and by head: the step from which its gate is shut for
     good; None for a gate that stayed open."""
     return {
@@ -273,14 +273,14 @@ def closing_table(shown: list[GateHistory]) -> Table | None:
     )
 
 
-def gate_curves(run: FinishedRun, shown: list[GateHistory]) -> list[Figure]:
+def gate_curves(run: RunContents, shown: list[GateHistory]) -> list[Figure]:
     """For every model with a gate log: P(open) of each gate through training, a panel a layer."""
     lines = sum(len(history.heads) for history in shown)
     points = max(20, min(120, POINTS // max(lines, 1)))
     return [_gate_figure(run, history, points) for history in shown]
 
 
-def _gate_figure(run: FinishedRun, history: GateHistory, points: int) -> Figure:
+def _gate_figure(run: RunContents, history: GateHistory, points: int) -> Figure:
     model = history.model
     log = run.gates[model["setting"]].dropna(subset=["p_open"])
     log = log[log["step"].isin(thinned(log["step"], points))]
@@ -325,7 +325,7 @@ def _gate_panel(part: pd.DataFrame, layer: str, decision: float) -> charts.Spec:
     return charts.layered([rule, line], 120, f"Gate probabilities, {layer}")
 
 
-def pruning_notes(run: FinishedRun) -> list[str]:
+def pruning_notes(run: RunContents) -> list[str]:
     """What pruning noted, each note once, with the models it is about unless it is about all of them."""
     known = run.facts["notes"]
     noted = [model for model in run.pruned if model["setting"] in known]
@@ -350,12 +350,12 @@ def pruning_notes(run: FinishedRun) -> list[str]:
     brought_by="a plan that trains the model itself ([model])",
     qualities=("bleu", "perplexity"),
 )
-def build_training(run: FinishedRun) -> dict[str, Any]:
+def build_training(run: RunContents) -> dict[str, Any]:
     """The curve of the full model's training."""
     return {"curve": training_curve(run)}
 
 
-def training_curve(run: FinishedRun) -> Figure | None:
+def training_curve(run: RunContents) -> Figure | None:
     """The loss on the training text and on dev through training; None without a log."""
     points = list[Any]()
     for measure, name in LOSS_NAMES.items():

@@ -28,7 +28,7 @@ from headwise.faces.report.head_rows import (
 )
 from headwise.faces.report.page import section
 from headwise.faces.report.role_charts import attention_maps, functions_panel, kinds_with_roles
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.faces.report.score_faithfulness import agreement_with_ablation
 from headwise.faces.report.score_maps import (
     UNTRAINED_NOTE,
@@ -51,7 +51,7 @@ from headwise.faces.report.score_maps import (
     papers={"functions-encoder-self": "Voita fig. 1"},
     brought_by="scores and roles: scoring.measures and roles.treebank",
 )
-def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
+def head_functions_section(run: RunContents) -> dict[str, Any] | None:
     """A figure for each kind of heads; None without scores and roles."""
     figures = head_functions(run)
     if not figures:
@@ -82,7 +82,7 @@ def head_functions_section(run: FinishedRun) -> dict[str, Any] | None:
     }
 
 
-def first_layer(run: FinishedRun) -> str:
+def first_layer(run: RunContents) -> str:
     """A sentence: the place by confidence of the most relevant encoder head of the first layer, where Voita et al. 2019
     (section 4) found that the two disagree. Empty where one of the two was not measured."""
     kind = "encoder-self"
@@ -104,7 +104,7 @@ def first_layer(run: FinishedRun) -> str:
     )
 
 
-def within_layers(run: FinishedRun) -> str:
+def within_layers(run: RunContents) -> str:
     """A sentence: whether encoder heads with a function of Voita et al. 2019 have more relevance and confidence than the
     others of their layer, with the p of shuffled functions. Empty without scores or roles of both sorts of heads."""
     kind = "encoder-self"
@@ -131,7 +131,7 @@ def within_layers(run: FinishedRun) -> str:
     )
 
 
-def head_functions(run: FinishedRun) -> list[Figure]:
+def head_functions(run: RunContents) -> list[Figure]:
     """For each kind of heads relevance (or the most faithful score), confidence and functions, as far as they are there.
 
     All have one order: layers are rows, and in each the head of the highest first score comes first.

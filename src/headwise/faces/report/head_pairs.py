@@ -16,7 +16,7 @@ from headwise.faces.report.charts import Figure, Panel, axis, tips
 from headwise.faces.report.format import estimate, percent, probability, thousandths
 from headwise.faces.report.head_rows import model_order
 from headwise.faces.report.page import Columns, Table, section, table
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 
 KIND_CODES = dict(zip(KINDS, "edx", strict=True))
 
@@ -32,7 +32,7 @@ SAME_WORK, NEED_EACH_OTHER = "same work", "need each other"
     brought_by="scoring.interactions, a number of pairs to switch off together",
     qualities=("bleu", "agreement", "perplexity", "accuracy", "wer"),
 )
-def head_pairs_section(run: FinishedRun) -> dict[str, Any] | None:
+def head_pairs_section(run: RunContents) -> dict[str, Any] | None:
     """The map of all pairs and the table of the strongest; None where no pairs were tried.
 
     redundant: the measured pairs that do the same work, above 0 by the p of all pairs together;

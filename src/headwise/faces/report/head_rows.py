@@ -6,7 +6,7 @@ import pandas as pd
 
 from headwise.core.heads import KINDS, Head, head_of
 from headwise.core.tables import HEAD_COLUMNS
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 
 
 def of_kind(rows: pd.DataFrame, kind: str) -> pd.DataFrame:
@@ -19,7 +19,7 @@ def of_measure(scores: pd.DataFrame, measure: str) -> pd.DataFrame:
     return scores[scores["measure"] == measure].dropna(subset=["value"])
 
 
-def values_by_head(run: FinishedRun, measure: str) -> dict[Head, float]:
+def values_by_head(run: RunContents, measure: str) -> dict[Head, float]:
     """The value of each head that a measure has one for."""
     rows = of_measure(run.heads, measure).to_dict("records")
     return {head_of(row): row["value"] for row in rows}

@@ -11,7 +11,7 @@ from headwise.core.heads import head_of
 from headwise.core.tables import HEAD_COLUMNS, WORDS
 from headwise.faces.report.format import probability
 from headwise.faces.report.page import Columns, Table, section, table
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.roles.behaviour import FALSE_WORDS
 
 
@@ -24,7 +24,7 @@ from headwise.roles.behaviour import FALSE_WORDS
     brought_by="roles.words",
     qualities=("bleu", "agreement"),
 )
-def head_words_section(run: FinishedRun) -> dict[str, Any]:
+def head_words_section(run: RunContents) -> dict[str, Any]:
     """The table of the words that are confirmed; all empty where nobody looked for words."""
     words = confirmed_words(run.words)
     place = below(run.folder, WORDS.signature_file)
@@ -62,7 +62,7 @@ def words_table(words: pd.DataFrame) -> Table | None:
     return table("Words that need a head", rows, columns)
 
 
-def word_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
+def word_facts(run: RunContents) -> list[tuple[str, str, str]]:
     """The surest word of each head, for the opening."""
     # The first row of a head is its surest word, as words.csv has the surest first.
     surest = confirmed_words(run.words).drop_duplicates(HEAD_COLUMNS)

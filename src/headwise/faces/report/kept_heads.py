@@ -16,7 +16,7 @@ from headwise.faces.report.charts import Figure, HeadChart, Panel, axis, colour,
 from headwise.faces.report.format import KIND_NAMES, capital, kinds_among, measure_name, percent
 from headwise.faces.report.head_rows import values_by_head
 from headwise.faces.report.page import section
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.importance.most_faithful import faithfulness_statistics, most_faithful
 
 # Measures that colour the map, the best first.
@@ -34,14 +34,14 @@ Lines = list[tuple[str, list[dict[str, Any]]]]
     papers={"heads-by-kind": "Voita fig. 9", "heads-by-layer": "Voita fig. 10"},
     brought_by="pruned models: a plan with [pruning], or headwise prune",
 )
-def kept_heads_section(run: FinishedRun) -> dict[str, Any] | None:
+def kept_heads_section(run: RunContents) -> dict[str, Any] | None:
     """The charts of layers and kinds; the section is left out where nothing was pruned."""
     if run.model_table.empty:
         return None
     return {"by_layer": heads_by_layer(run), "by_kind": heads_by_kind(run)}
 
 
-def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
+def head_map(run: RunContents, model: models.ModelRow | None) -> Figure | None:
     """Layers × heads, coloured by the most faithful measure; of a pruned model, what it keeps (squares) and removes
     (dots). None where a run has neither a model with a layout nor scores."""
     measure = map_measure(run)
@@ -69,7 +69,7 @@ def head_map(run: FinishedRun, model: models.ModelRow | None) -> Figure | None:
     return Figure("head-map", title, " · ".join(notes), panels, columns=min(3, len(panels)))
 
 
-def map_measure(run: FinishedRun) -> str:
+def map_measure(run: RunContents) -> str:
     """The measure that colours the map: the most faithful one, else the first of MAPPED that the run has."""
     there = set(run.heads["measure"])
     best = most_faithful(faithfulness_statistics(run.faithfulness))
@@ -107,7 +107,7 @@ def _map_panel(
     return chart.panel(marks, KIND_NAMES[kind], description, narrow=12, wide=50, beyond=beyond)
 
 
-def heads_by_layer(run: FinishedRun) -> Figure | None:
+def heads_by_layer(run: RunContents) -> Figure | None:
     """Stacked bars: how many heads every layer keeps, model by model; None without layouts. Where gates found the heads
     of some models, the others (greedy removal) are left out.
     """
@@ -129,7 +129,7 @@ def heads_by_layer(run: FinishedRun) -> Figure | None:
     )
 
 
-def _bars(run: FinishedRun, known: list[dict[str, Any]], kind: Kind) -> Panel:
+def _bars(run: RunContents, known: list[dict[str, Any]], kind: Kind) -> Panel:
     known = sorted(known, key=lambda model: -run.layouts[model["setting"]].count(kind))
     counts = run.layouts[known[0]["setting"]].heads.query[kind]
     cells = [("full model", layer, count) for layer, count in enumerate(counts)] if run.full else []
@@ -162,7 +162,7 @@ def by_layer(mask: HeadMask, kind: Kind) -> list[tuple[int, int]]:
     return [(len(mask.of(Site(kind, layer))), count) for layer, count in counts]
 
 
-def _joint(run: FinishedRun) -> Lines:
+def _joint(run: RunContents) -> Lines:
     """Lines of models with layouts that several kinds had a part in: of gates, or without any of greedy orders.
 
     A target count for each kind decides what is left of it, so such models are no finding and left out.
@@ -178,7 +178,7 @@ def _joint(run: FinishedRun) -> Lines:
     return [(name, models.model_rows(line)) for name, line in gates or lines]
 
 
-def heads_by_kind(run: FinishedRun) -> Figure | None:
+def heads_by_kind(run: RunContents) -> Figure | None:
     """Share of each kind's heads left against the share of all heads pruned; None where no two kinds were pruned."""
     drawn: dict[str, list[Left]] = {}
     for name, line in _joint(run):

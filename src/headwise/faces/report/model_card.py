@@ -12,7 +12,7 @@ from headwise.core.layout import HeadMask
 from headwise.data.text import DATASETS
 from headwise.faces.report import kept_heads
 from headwise.faces.report.models import ModelRow
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.faces.report.summary import Fact, choice, cost, saved
 
 FactRows = Sequence[tuple[str, str]]
@@ -40,7 +40,7 @@ def kept_table(mask: HeadMask) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def card_sections(run: FinishedRun, model: ModelRow) -> list[tuple[str, str]]:
+def card_sections(run: RunContents, model: ModelRow) -> list[tuple[str, str]]:
     """Title and text of every section about a model of a run."""
     full = run.full
     groups = list[tuple[str, FactRows]]()
@@ -61,7 +61,7 @@ def fact_rows(facts: Sequence[Fact]) -> FactRows:
     return [(label, f"{text} ({verdict})" if verdict else text) for label, text, verdict in facts]
 
 
-def origin_rows(run: FinishedRun, model: ModelRow) -> FactRows:
+def origin_rows(run: RunContents, model: ModelRow) -> FactRows:
     """The original model, method, texts by name, seed, signature and versions."""
     settings = run.facts["settings"].get(model["setting"]) or {}
     signature: Mapping[str, Any] = run.facts["signature"]
@@ -86,7 +86,7 @@ def as_text(known: Any) -> str:
     return ", ".join(map(str, known)) if isinstance(known, list | tuple) else str(known)
 
 
-def text_names(run: FinishedRun) -> dict[str, str]:
+def text_names(run: RunContents) -> dict[str, str]:
     """The text of each split by name: files without their folders, which may be private."""
     data = run.planned.get("data") or {}
     found = dict[str, str]()

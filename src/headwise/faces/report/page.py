@@ -24,14 +24,14 @@ from headwise.faces.report.captions import making, with_making
 from headwise.faces.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.faces.report.format import NONE
 from headwise.faces.report.glossary import Term, glossary, relation_terms
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section(Declaration):
     """A section of a page, declared by `@section(NAME, …)` on the function that collects its content.
 
-    The function takes a FinishedRun (Runs, of a grid or two runs) and returns what the template
+    The function takes a RunContents (Runs, of a grid or two runs) and returns what the template
     `templates/NAME.html.j2` needs; None leaves the section out. A section of another package or of a
     script has no template: its figures, tables and sentences are shown in their order.
 
@@ -145,7 +145,7 @@ def figures_in(content: Any) -> list[Figure]:
 
 
 class PageSubject(Protocol):
-    """What a page is about: a FinishedRun, or Runs. page: its page, as sections declare it."""
+    """What a page is about: a RunContents, or Runs. page: its page, as sections declare it."""
 
     @property
     def page(self) -> str: ...
@@ -183,7 +183,7 @@ def collect(subject: PageSubject) -> dict[str, dict[str, Any]]:
     for declared in sections_of(subject.page):
         content = declared.function(subject)
         if content is not None and any(content.values()):
-            if isinstance(subject, FinishedRun):
+            if isinstance(subject, RunContents):
                 content = with_making(content, making(subject, declared.files))
             collected[declared.name] = content
     return collected
@@ -231,7 +231,7 @@ def render(subject: PageSubject, content: dict[str, dict[str, Any]]) -> str:
 
 def can_apply(declared: Section, subject: PageSubject) -> bool:
     """Whether a run of this task can have a section: a model of embeddings has no translations."""
-    if not isinstance(subject, FinishedRun):
+    if not isinstance(subject, RunContents):
         return True
     return not declared.qualities or subject.quality.name in declared.qualities
 

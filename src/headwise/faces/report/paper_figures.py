@@ -30,7 +30,7 @@ from headwise.faces.report.head_rows import heads_in, of_kind
 from headwise.faces.report.kept_heads import heads_by_kind, heads_by_layer
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
 from headwise.faces.report.role_charts import confirmed_roles, in_cell
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.faces.report.score_maps import leading_measures
 from headwise.importance.score_panels import score_panels
 from headwise.roles.label import DRAWS
@@ -58,15 +58,15 @@ class PaperFigure:
     paper: str
     needs: str
     files: tuple[str, ...]
-    draw: Callable[[FinishedRun, Wanted], Drawn]
+    draw: Callable[[RunContents, Wanted], Drawn]
 
 
-def draw_importance(run: FinishedRun, wanted: Wanted) -> Drawn:
+def draw_importance(run: RunContents, wanted: Wanted) -> Drawn:
     """Scores of heads, and their functions where roles are known."""
     return head_panels(run, wanted, list(wanted.measures) or leading_measures(run, wanted.kind))
 
 
-def draw_roles(run: FinishedRun, wanted: Wanted) -> Drawn:
+def draw_roles(run: RunContents, wanted: Wanted) -> Drawn:
     """The functions of heads, and the score that orders them where there is one."""
     if of_kind(run.roles.labels, wanted.kind).empty:
         return []
@@ -74,7 +74,7 @@ def draw_roles(run: FinishedRun, wanted: Wanted) -> Drawn:
     return head_panels(run, wanted, list(wanted.measures) or usual)
 
 
-def head_panels(run: FinishedRun, wanted: Wanted, measures: Sequence[str]) -> Drawn:
+def head_panels(run: RunContents, wanted: Wanted, measures: Sequence[str]) -> Drawn:
     """The panels of heads of one kind; nothing without scores and roles of it."""
     kind = wanted.kind
     if of_kind(run.roles.labels, kind).empty and of_kind(run.heads, kind).empty:
@@ -109,7 +109,7 @@ def functions_text(functions: Mapping[Head, Sequence[Function]]) -> str:
     return f"{'; '.join([*parts, 'grey: no known function'])}."
 
 
-def functions_of(run: FinishedRun, kind: str) -> dict[Head, list[Function]]:
+def functions_of(run: RunContents, kind: str) -> dict[Head, list[Function]]:
     """The functions of the heads of a kind, the clearest first."""
     rows = of_kind(run.roles.roles, kind).sort_values("value", ascending=False, kind="stable")
     found: dict[Head, list[Function]] = {
@@ -125,24 +125,24 @@ def functions_of(run: FinishedRun, kind: str) -> dict[Head, list[Function]]:
     return found
 
 
-def draw_quality(run: FinishedRun, wanted: Wanted) -> Drawn:
+def draw_quality(run: RunContents, wanted: Wanted) -> Drawn:
     return quality_figures(run.model_table, run.facts) or greedy_figures(run.model_table, run.facts)
 
 
-def draw_kept(run: FinishedRun, wanted: Wanted) -> Drawn:
+def draw_kept(run: RunContents, wanted: Wanted) -> Drawn:
     found = changes(run, wanted.kind)
     return [functions_left(run.roles, wanted.kind, found)] if found else []
 
 
-def draw_kinds(run: FinishedRun, wanted: Wanted) -> Drawn:
+def draw_kinds(run: RunContents, wanted: Wanted) -> Drawn:
     return [figure for figure in [heads_by_kind(run)] if figure]
 
 
-def draw_layers(run: FinishedRun, wanted: Wanted) -> Drawn:
+def draw_layers(run: RunContents, wanted: Wanted) -> Drawn:
     return [figure for figure in [heads_by_layer(run)] if figure]
 
 
-def draw_gates(run: FinishedRun, wanted: Wanted) -> Drawn:
+def draw_gates(run: RunContents, wanted: Wanted) -> Drawn:
     return gate_curves(run, gate_histories(run)[:1])
 
 
@@ -213,7 +213,7 @@ CAPTION = ".caption.txt"  # in place of the ending of a figure's file
 
 
 def write_figure(
-    run: FinishedRun, name: str, out: Path, wanted: Wanted, width: float, dark: bool
+    run: RunContents, name: str, out: Path, wanted: Wanted, width: float, dark: bool
 ) -> Path:
     """Draw a figure into a file, and write its caption beside it; width: in inches. Raises HeadwiseError where the run
     lacks what it needs."""

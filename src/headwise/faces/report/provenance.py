@@ -8,7 +8,7 @@ from typing import Any
 from headwise.core.progress import about
 from headwise.faces.report.format import flat_settings
 from headwise.faces.report.page import section
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 
 MOST_LISTED_STEPS = 25  # steps whose times are listed one by one
 SAID_ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other sections say
@@ -21,7 +21,7 @@ SAID_ELSEWHERE = ("settings", "notes", "doubts")  # facts of run.json that other
     order=140,
     files=("run.json", "plan.toml"),
 )
-def provenance(run: FinishedRun) -> dict[str, Any]:
+def provenance(run: RunContents) -> dict[str, Any]:
     """Groups of names and values from run.json, and the plan."""
     facts = {name: fact for name, fact in run.facts.items() if name not in SAID_ELSEWHERE}
     seconds = _summed(facts.pop("seconds"))

@@ -16,7 +16,7 @@ from headwise.faces.report import charts
 from headwise.faces.report.charts import Figure, HeadChart, Panel, Spec, axis, colour, tips
 from headwise.faces.report.format import KIND_NAMES, kinds_among, signed
 from headwise.faces.report.head_rows import of_kind
-from headwise.faces.report.run_folder import FinishedRun, RolesFolder
+from headwise.faces.report.run_folder import RolesFolder, RunContents
 from headwise.roles.role import NO_ROLE, category, evidence, ordered_roles, role_of
 
 FAINT = 0.16  # how strong the grey of heads without a role is
@@ -48,7 +48,7 @@ def faint(strength: float = FAINT) -> Spec:
     return charts.when(f"datum.category == '{NO_ROLE}'", strength, 1)
 
 
-def functions_panel(run: FinishedRun, kind: str, places: Mapping[Head, int]) -> Panel:
+def functions_panel(run: RunContents, kind: str, places: Mapping[Head, int]) -> Panel:
     """Layers × heads with the roles of every head in its cell, coloured by the clearest (Voita et al. 2019, figure 1c).
     places: the column of each head."""
     roles = of_kind(run.roles.roles, kind).sort_values("value", ascending=False, kind="stable")

@@ -23,7 +23,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.head_rows import heads_in, of_kind
 from headwise.faces.report.page import Columns, Table, section, table
 from headwise.faces.report.role_charts import kinds_with_roles
-from headwise.faces.report.run_folder import FinishedRun, RolesFolder
+from headwise.faces.report.run_folder import RolesFolder, RunContents
 from headwise.roles.behaviour import NAMED, change_without
 from headwise.roles.label import FALSE_ROLES, effect_sizes
 from headwise.roles.role import (
@@ -50,7 +50,7 @@ from headwise.roles.role import (
     papers={"Best head against baseline*": "Voita table 1"},
     brought_by="roles.treebank, a file of parsed sentences",
 )
-def role_tables_section(run: FinishedRun) -> dict[str, Any] | None:
+def role_tables_section(run: RunContents) -> dict[str, Any] | None:
     """All about roles; the section is left out without them."""
     found = run.roles
     if not found:
@@ -84,7 +84,7 @@ def with_categories(roles: pd.DataFrame) -> pd.DataFrame:
     return ordered.drop_duplicates(keys)
 
 
-def role_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
+def role_facts(run: RunContents) -> list[tuple[str, str, str]]:
     """How many heads have a role, kind by kind, for the opening."""
     facts = []
     for kind in kinds_with_roles(run.roles):

@@ -1,6 +1,6 @@
 """The folder of a run, read into memory: tables that are not there are empty.
 
-A FinishedRun is all files of one run. Its models are a table (`models.py`), because a grid has the models of many runs
+RunContents is all files of one run. Its models are a table (`models.py`), because a grid has the models of many runs
 in one; the questions of one run, such as `chosen` or `verdict_of`, are asked here. hw.Run is the user's handle of it.
 """
 
@@ -140,7 +140,7 @@ class Rescored:
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class RunContents:
     """All files of a run that the report shows. model_table: as models.py has it. scored: how `heads` were made, a
     signature of each folder they are from."""
 
@@ -305,7 +305,7 @@ def refuse_grid(folder: Path) -> None:
         )
 
 
-def read_run(folder: Path) -> FinishedRun:
+def read_run(folder: Path) -> RunContents:
     """Read a run folder. Raises HeadwiseError when it is none, or when one of its files is not what it should be."""
     refuse_grid(folder)
     if not (folder / "run.json").is_file():
@@ -337,7 +337,7 @@ def read_run(folder: Path) -> FinishedRun:
     tables = {}
     for name, table in FILES.items():
         tables[name] = table_or_empty(below(folder, table.file), table)
-    run = FinishedRun(
+    run = RunContents(
         folder=folder,
         facts=facts,
         model_table=model_table,
@@ -361,7 +361,7 @@ def signature_in(folder: Path) -> list[Mapping[str, Any]]:
     return [read_json(place, dict)] if place.is_file() else []
 
 
-def read_folders(folders: Sequence[Path]) -> FinishedRun:
+def read_folders(folders: Sequence[Path]) -> RunContents:
     """What folders of one model hold together: runs, scores, roles. A measure, and roles, come from one of them alone.
 
     Raises HeadwiseError for a folder that holds none of these, for folders of different heads, for two runs with pruned
@@ -378,7 +378,7 @@ def read_folders(folders: Sequence[Path]) -> FinishedRun:
     return whole
 
 
-def read_part(folder: Path) -> FinishedRun:
+def read_part(folder: Path) -> RunContents:
     """A run, or scores or roles alone, as a run that has nothing else."""
     tables = {name: table.of() for name, table in FILES.items()}
     roles = RolesFolder(
@@ -405,7 +405,7 @@ def read_part(folder: Path) -> FinishedRun:
         )
     facts |= {"signature": signature, "versions": signature.get("versions") or {}}
     facts["model"] = signature.get("model")
-    return FinishedRun(
+    return RunContents(
         folder=folder,
         facts=facts,
         model_table=models.table_of_models(MODELS.of(), facts),
@@ -421,7 +421,7 @@ def read_part(folder: Path) -> FinishedRun:
     )
 
 
-def joined(run: FinishedRun, other: FinishedRun) -> FinishedRun:
+def joined(run: RunContents, other: RunContents) -> RunContents:
     """A run with what another folder of the same model has. Raises HeadwiseError where both have the same."""
     if not other.model_table.empty:
         raise HeadwiseError(
@@ -459,13 +459,13 @@ def joined(run: FinishedRun, other: FinishedRun) -> FinishedRun:
     return replace(run, **changes)
 
 
-def model_of(run: FinishedRun) -> str:
+def model_of(run: RunContents) -> str:
     """The model that a run, scores or roles are of, as its user named it; empty where it is not known."""
     named = run.planned.get("model", run.facts.get("model"))
     return named.rstrip("/") if isinstance(named, str) else ""
 
 
-def heads_of(run: FinishedRun) -> Mapping[str, Sequence[int]]:
+def heads_of(run: RunContents) -> Mapping[str, Sequence[int]]:
     """Of each kind that is known, the number of heads in each layer of the whole model."""
     for mask in run.layouts.values():
         return {str(kind): counts for kind, counts in mask.heads.query.items()}
@@ -476,7 +476,7 @@ def heads_of(run: FinishedRun) -> Mapping[str, Sequence[int]]:
     return {}
 
 
-def refuse_absent_heads(run: FinishedRun) -> None:
+def refuse_absent_heads(run: RunContents) -> None:
     """Raise HeadwiseError where a table names a head that the models of the run, by their layouts, do not have."""
     if not run.layouts:
         return

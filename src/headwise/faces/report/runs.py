@@ -32,7 +32,7 @@ from headwise.faces.report.models import OTHERS
 from headwise.faces.report.page import Columns, section, table
 from headwise.faces.report.quality_curves import quality_figures, run_points, runs_panel
 from headwise.faces.report.role_tables import role_facts
-from headwise.faces.report.run_folder import FinishedRun, read_run, table_or_empty
+from headwise.faces.report.run_folder import RunContents, read_run, table_or_empty
 from headwise.faces.report.summary import lead_sentences
 from headwise.study.records import refuse_damaged
 
@@ -62,7 +62,7 @@ class Runs:
     page: str
     name: str
     headline: str
-    runs: Mapping[str, FinishedRun]
+    runs: Mapping[str, RunContents]
     parts: Mapping[str, pd.DataFrame]
     split: str
     notes: Sequence[str] = ()
@@ -197,7 +197,7 @@ def runs_section(found: Runs) -> dict[str, Any]:
     }
 
 
-def cells_of_run(run: FinishedRun) -> dict[str, str]:
+def cells_of_run(run: RunContents) -> dict[str, str]:
     """What the first table says of a run, by the titles of its columns."""
     cells = {}
     if run.chosen:

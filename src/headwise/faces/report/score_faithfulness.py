@@ -19,7 +19,7 @@ from headwise.faces.report.format import (
     percent,
 )
 from headwise.faces.report.page import Table, section, table
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.importance.most_faithful import (
     as_faithful,
     by_measure,
@@ -56,12 +56,12 @@ RANKINGS = {"once": "scored once", "rescored": "scored again after each step"}
     brought_by="scoring.judge = true, and ablation.zero among scoring.measures",
     qualities=("bleu", "agreement", "perplexity", "accuracy", "wer"),
 )
-def faithfulness_section(run: FinishedRun) -> dict[str, Any]:
+def faithfulness_section(run: RunContents) -> dict[str, Any]:
     """The figure of removal, and the table of statistics."""
     return {"removal": removal_curves_figure(run), "statistics": faithfulness_table(run)}
 
 
-def faithfulness_facts(run: FinishedRun) -> list[tuple[str, str, str]]:
+def faithfulness_facts(run: RunContents) -> list[tuple[str, str, str]]:
     """The best score and its numbers, for the summary."""
     found = faithfulness_statistics(run.faithfulness)
     best = most_faithful(found)
@@ -95,7 +95,7 @@ def _scale(area: float) -> float:
     return min(0.5, abs(area))
 
 
-def faithfulness_table(run: FinishedRun) -> Table | None:
+def faithfulness_table(run: RunContents) -> Table | None:
     """One row per score, the one by which removal costs least first; random orders among them, and at the end what the
     ablation reaches with itself."""
     found = faithfulness_statistics(run.faithfulness)
@@ -147,7 +147,7 @@ def faithfulness_table(run: FinishedRun) -> Table | None:
     )
 
 
-def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
+def agreement_with_ablation(run: RunContents, kind: str, measure: str) -> str:
     """A sentence: the score that orders the heads of a kind most like exact ablation, and how `measure` orders them.
 
     Empty where the run did not judge scores, or an interval is missing.
@@ -175,7 +175,7 @@ def agreement_with_ablation(run: FinishedRun, kind: str, measure: str) -> str:
     return f"{text}."
 
 
-def removal_curves_figure(run: FinishedRun) -> Figure | None:
+def removal_curves_figure(run: RunContents) -> Figure | None:
     """The loss while heads are removed, a panel a score, the best first; None without curves.csv."""
     if run.curves.empty:
         return None

@@ -31,7 +31,7 @@ from headwise.faces.report.format import (
 )
 from headwise.faces.report.head_rows import heads_in, of_kind, of_measure, values_by_head
 from headwise.faces.report.page import Columns, Table, section, table
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
 BESIDE = 12  # heads a layer, up to which two maps stand side by side
@@ -84,7 +84,7 @@ class ControlRange:
         return f"{number(self.low, scale, 1)} to {number(self.high, scale, 1)}"
 
 
-def control_ranges(run: FinishedRun) -> Mapping[Layer, ControlRange]:
+def control_ranges(run: RunContents) -> Mapping[Layer, ControlRange]:
     """The range of every layer and measure that untrained models were scored by; empty without any."""
     groups = run.untrained.dropna(subset=["value"]).groupby(["kind", "layer", "measure"])["value"]
     found: pd.DataFrame = groups.agg(["mean", "min", "max", "std"])
@@ -94,12 +94,12 @@ def control_ranges(run: FinishedRun) -> Mapping[Layer, ControlRange]:
     return ranges
 
 
-def untrained_models(run: FinishedRun) -> int:
+def untrained_models(run: RunContents) -> int:
     """How many untrained models there are."""
     return int(run.untrained["seed"].nunique())
 
 
-def untrained_table(run: FinishedRun) -> Table | None:
+def untrained_table(run: RunContents) -> Table | None:
     """Every measure and kind compared with untrained models: how many heads are outside their range, and how far."""
     known = control_ranges(run)
     pairs: dict[tuple[str, str], list[tuple[float, ControlRange]]] = {}
@@ -130,7 +130,7 @@ def untrained_table(run: FinishedRun) -> Table | None:
     papers={"one-head-off-*": "Michel table 1", "With one head alone": "Michel table 2"},
     brought_by="scoring.measures",
 )
-def score_maps_section(run: FinishedRun) -> dict[str, Any] | None:
+def score_maps_section(run: RunContents) -> dict[str, Any] | None:
     """Maps of scores, and tables of relevance and of heads alone; left out without scores."""
     if run.heads.empty:
         return None
@@ -165,12 +165,12 @@ def drawn_measures(names: Iterable[str]) -> list[str]:
     return drawn
 
 
-def measures_with_values(run: FinishedRun, kind: str) -> set[str]:
+def measures_with_values(run: RunContents, kind: str) -> set[str]:
     """The measures by which heads of a kind were scored."""
     return set(of_kind(run.heads, kind).dropna(subset=["value"])["measure"])
 
 
-def measures_of(run: FinishedRun, kind: str) -> list[str]:
+def measures_of(run: RunContents, kind: str) -> list[str]:
     """The measures of a kind of heads that are drawn. The first orders the heads: relevance, else the most faithful one."""
     names = measures_with_values(run, kind)
     drawn = drawn_measures(names)
@@ -181,13 +181,13 @@ def measures_of(run: FinishedRun, kind: str) -> list[str]:
     return drawn
 
 
-def leading_measures(run: FinishedRun, kind: str) -> list[str]:
+def leading_measures(run: RunContents, kind: str) -> list[str]:
     """The measures of the figure with functions: the first one that is drawn, and confidence."""
     drawn = measures_of(run, kind)
     return drawn[:1] + [measure for measure in drawn[1:] if measure == "confidence"]
 
 
-def places_of_heads(run: FinishedRun, kind: str) -> dict[Head, int]:
+def places_of_heads(run: RunContents, kind: str) -> dict[Head, int]:
     """The place of each head in its layer, from 0, the same in all maps: the highest of the first measure comes first
     (Voita et al. 2019, figure 1), heads without a value last; without scores, heads by their numbers."""
     heads = heads_in(pd.concat([of_kind(run.heads, kind), of_kind(run.roles.labels, kind)]))
@@ -200,7 +200,7 @@ def places_of_heads(run: FinishedRun, kind: str) -> dict[Head, int]:
     return {head: at - first[head.layer] for at, head in enumerate(heads)}
 
 
-def score_maps(run: FinishedRun) -> list[Figure]:
+def score_maps(run: RunContents) -> list[Figure]:
     """For each kind of heads the maps of the measures that do not stand with the functions of heads, and those of heads
     switched off one by one (Michel et al. 2019, table 1)."""
     figures: list[Figure] = []
@@ -253,19 +253,19 @@ def _off_sentence(rows: pd.DataFrame, measure: str) -> str:
     )
 
 
-def score_panels(run: FinishedRun, kind: str, measures: list[str]) -> list[Panel]:
+def score_panels(run: RunContents, kind: str, measures: list[str]) -> list[Panel]:
     """A map for each of some measures of a kind of heads."""
     return [_score_panel(run, kind, measure) for measure in measures]
 
 
-def panel_columns(run: FinishedRun, kind: str, panels: int) -> int:
+def panel_columns(run: RunContents, kind: str, panels: int) -> int:
     """How many maps of a kind stand side by side."""
     # The untrained heads need room behind the others.
     room = BESIDE - 2 * bool(control_ranges(run))
     return 2 if panels > 1 and max(places_of_heads(run, kind).values()) < room else 1
 
 
-def _score_panel(run: FinishedRun, kind: str, measure: str) -> Panel:
+def _score_panel(run: RunContents, kind: str, measure: str) -> Panel:
     """One measure of one kind of heads, and the mean of untrained heads of each layer behind them."""
     rows = of_kind(of_measure(run.heads, measure), kind).to_dict("records")
     places = places_of_heads(run, kind)
@@ -367,7 +367,7 @@ def _edge(chart: HeadChart, share: float) -> charts.Spec:
     return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
 
 
-def conservation_table(run: FinishedRun) -> Table | None:
+def conservation_table(run: RunContents) -> Table | None:
     """Which relevance arrived and which was absorbed on the way; None without lrp.csv."""
     parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)
     rows = []
@@ -382,7 +382,7 @@ def conservation_table(run: FinishedRun) -> Table | None:
     return table("Where relevance went", rows, columns, code=lambda row: str(row[0]))
 
 
-def alone_table(run: FinishedRun) -> Table | None:
+def alone_table(run: RunContents) -> Table | None:
     """For every layer of several heads the head that does best alone, and what the loss gains (Michel et al. 2019,
     table 2); None without.
     """

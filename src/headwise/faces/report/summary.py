@@ -47,7 +47,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.head_rows import heads_in, of_measure, values_by_head
 from headwise.faces.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.faces.report.page import section
-from headwise.faces.report.run_folder import FinishedRun
+from headwise.faces.report.run_folder import RunContents
 from headwise.pruning.verdict import LITTLE_SAVED, SPEED, Outcome, Speed, Verdict, compared_speed
 
 CACHE = "cache_bytes"
@@ -78,7 +78,7 @@ LESS_OF = {"parameters": "fewer weights", CACHE: "less key/value cache"}
     order=0,
     files=("run.json", "pruning.csv", "layouts/", "heads.csv"),
 )
-def summary_section(run: FinishedRun) -> dict[str, Any]:
+def summary_section(run: RunContents) -> dict[str, Any]:
     """Headline, what it rests on, what follows and what speaks against it; the map of the heads, tiles and facts; `why` no
     pruned model was chosen."""
     full = run.full
@@ -107,7 +107,7 @@ def summary_section(run: FinishedRun) -> dict[str, Any]:
     }
 
 
-def lead_of(run: FinishedRun) -> dict[str, str]:
+def lead_of(run: RunContents) -> dict[str, str]:
     """The headline, what it rests on, what follows, the finding; and `why` no pruned model was chosen. Empty where there is
     nothing to say."""
     lead = dict.fromkeys(("headline", "basis", "advice", "verdict", "why"), "")
@@ -126,14 +126,14 @@ def lead_of(run: FinishedRun) -> dict[str, str]:
     }
 
 
-def lead_sentences(run: FinishedRun) -> list[str]:
+def lead_sentences(run: RunContents) -> list[str]:
     """What a run found, in sentences: those of `lead_of`."""
     lead = lead_of(run)
     sentences = [f"{lead['headline']}.", lead["basis"], lead["advice"], lead["why"]]
     return [sentence for sentence in sentences if sentence]
 
 
-def sizes_tried(run: FinishedRun) -> dict[int, Number]:
+def sizes_tried(run: RunContents) -> dict[int, Number]:
     """By heads removed, how the quality changed, where several sizes were tried and no limit chooses one of them; empty
     elsewhere."""
     sizes: dict[int, Number] = {}
@@ -147,7 +147,7 @@ def sizes_tried(run: FinishedRun) -> dict[int, Number]:
     return sizes if len(sizes) > 1 else {}
 
 
-def curve_text(run: FinishedRun, sizes: Mapping[int, Number]) -> str:
+def curve_text(run: RunContents, sizes: Mapping[int, Number]) -> str:
     """`BLEU −0.3 without 12 of 48 encoder heads, −1.2 without 24`."""
     model = run.candidates[0]
     kind = f" of {model['total']} {models.heads_name(model['kinds'])}"
@@ -159,7 +159,7 @@ def curve_text(run: FinishedRun, sizes: Mapping[int, Number]) -> str:
     return f"{capital(run.quality.title)} {', '.join(parts)}"
 
 
-def curve_basis(run: FinishedRun, sizes: Mapping[int, Number], verdict: Verdict) -> str:
+def curve_basis(run: RunContents, sizes: Mapping[int, Number], verdict: Verdict) -> str:
     """The intervals of `curve_text`, on how much text, which of the changes are found, and what the smallest model saves.
     verdict: of that one."""
     intervals = listed([interval_text(change.low, change.high) for change in sizes.values()])
@@ -186,7 +186,7 @@ def curve_basis(run: FinishedRun, sizes: Mapping[int, Number], verdict: Verdict)
     return " ".join(sentences)
 
 
-def random_changes(run: FinishedRun, sizes: Collection[int]) -> str:
+def random_changes(run: RunContents, sizes: Collection[int]) -> str:
     """What as many random heads cost at the same sizes, the mean of all orders; empty where a size has none."""
     found: dict[int, list[float]] = {}
     for model in run.pruned:
@@ -203,7 +203,7 @@ def random_changes(run: FinishedRun, sizes: Collection[int]) -> str:
     return f"As many random heads, {drawn}: {means}."
 
 
-def verdict_sentences(run: FinishedRun, model: ModelRow) -> list[str]:
+def verdict_sentences(run: RunContents, model: ModelRow) -> list[str]:
     """What was found of a model, what that rests on, and what follows: a sentence each, the last two only where there is
     something to say."""
     verdict = run.verdict_of(model)
@@ -212,7 +212,7 @@ def verdict_sentences(run: FinishedRun, model: ModelRow) -> list[str]:
     return [line for line in (headline, basis_text(run, verdict), advice) if line]
 
 
-def finding_text(run: FinishedRun, model: ModelRow, verdict: Verdict) -> str:
+def finding_text(run: RunContents, model: ModelRow, verdict: Verdict) -> str:
     """What was removed, and how the quality changed: `15 of 24 encoder heads removed: BLEU −0.31 [−0.71, +0.11], not
     distinguishable from equal further training`."""
     removed = model["total"] - model["kept"]
@@ -225,7 +225,7 @@ def finding_text(run: FinishedRun, model: ModelRow, verdict: Verdict) -> str:
     return f"{start}: {moved}, {THAN[verdict.finding]} {OTHERS[verdict.reference]}"
 
 
-def basis_text(run: FinishedRun, verdict: Verdict) -> str:
+def basis_text(run: RunContents, verdict: Verdict) -> str:
     """What the finding rests on, what was saved, and whether the limit was kept, in sentences."""
     sentences = []
     if verdict.change.value is not None and verdict.texts is not None:
@@ -239,7 +239,7 @@ def basis_text(run: FinishedRun, verdict: Verdict) -> str:
     return " ".join(sentences)
 
 
-def measured_on(run: FinishedRun, verdict: Verdict) -> str:
+def measured_on(run: RunContents, verdict: Verdict) -> str:
     """`Measured on 300 sentences of test`; of agreement also with what."""
     over = run.quality.over if verdict.texts != 1 else run.quality.over.removesuffix("s")
     texts = "" if verdict.texts is None else f"{verdict.texts} {over} of "
@@ -372,7 +372,7 @@ FEWEST_ORDERS = 5  # random ones, that say something about a measure
 MOST_NAMED = 3  # heads that a sentence names
 
 
-def findings(run: FinishedRun) -> list[str]:
+def findings(run: RunContents) -> list[str]:
     """Which heads matter, what they do, which score to trust, and which one says little: a sentence each."""
     sentences = [heads_that_matter(run)]
     functions = [*role_tables.role_facts(run), *head_words.word_facts(run)]
@@ -386,7 +386,7 @@ def findings(run: FinishedRun) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def heads_that_matter(run: FinishedRun) -> str:
+def heads_that_matter(run: RunContents) -> str:
     """The heads without which the loss rises most."""
     values = values_by_head(run, score_maps.LOSS_MEASURE)
     highest = sorted(values, key=values.__getitem__, reverse=True)[:MOST_NAMED]
@@ -410,7 +410,7 @@ def heads_that_matter(run: FinishedRun) -> str:
     return sentence
 
 
-def like_untrained(run: FinishedRun) -> str:
+def like_untrained(run: RunContents) -> str:
     """How many heads have the relevance of a head of an untrained model."""
     ranges = score_maps.control_ranges(run)
     for measure in ("lrp.ding", *sorted(set(run.heads["measure"]))):
@@ -428,14 +428,14 @@ def like_untrained(run: FinishedRun) -> str:
     return ""
 
 
-def without_choice(run: FinishedRun) -> str:
+def without_choice(run: RunContents) -> str:
     """The headline where no pruned model was chosen."""
     if run.pruned:
         return f"{count(len(run.pruned), 'pruned model')}, none of them chosen"
     return most_important(run) or heads_with_roles(run) or "A study in progress"
 
 
-def most_important(run: FinishedRun) -> str:
+def most_important(run: RunContents) -> str:
     """The head that matters most, with its interval: by what the loss gains without it, else by the score that leads the
     figures; empty without scores."""
     measure = score_maps.LOSS_MEASURE
@@ -460,14 +460,14 @@ def most_important(run: FinishedRun) -> str:
     return f"{head_of(row)} has the highest {measure_name(measure)} of {count(len(rows), 'head')}: {value}"
 
 
-def heads_with_roles(run: FinishedRun) -> str:
+def heads_with_roles(run: RunContents) -> str:
     """How many heads have a role; empty where none was tested."""
     tested = heads_in(run.roles.labels)
     found = heads_in(run.roles.roles)
     return f"{len(found)} of {count(len(tested), 'head')} have a role" if tested else ""
 
 
-def why_no_choice(run: FinishedRun) -> str:
+def why_no_choice(run: RunContents) -> str:
     """Why no pruned model was chosen, in a sentence: the first reason that holds, as those below make no sense then."""
     if not run.pruned:
         return "Nothing has been pruned in this run yet." if run.planned.get("pruning") else ""
@@ -493,7 +493,7 @@ def why_no_choice(run: FinishedRun) -> str:
     return "run.json names no chosen model."
 
 
-def losses_on_dev(run: FinishedRun) -> dict[str, float]:
+def losses_on_dev(run: RunContents) -> dict[str, float]:
     """What the models that could be chosen lose on dev, by their settings, as far as it was measured."""
     losses = {model["setting"]: run.lost(model) for model in run.candidates}
     return {setting: lost for setting, lost in losses.items() if lost is not None}
@@ -508,7 +508,7 @@ def before_and_after(
     return None if before is None or after is None else (before, after)
 
 
-def tiles_of(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
+def tiles_of(run: RunContents, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """Label, value and detail of the numbers to see at a glance: size, speed (or the key/value cache, where that is
     smaller or speed was not measured) and quality; of embeddings also how many keep their nearest neighbour."""
     tiles = [
@@ -543,7 +543,7 @@ def saving_tile(full: ModelRow, chosen: ModelRow, measure: str) -> list[Fact]:
     return [(label, change, " → ".join(map(write, both)))]
 
 
-def quality_tile(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
+def quality_tile(run: RunContents, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """The change of quality, from equal further training where that was measured, else from the full model."""
     quality = run.quality
     label = f"{capital(quality.title)} on {run.split}"
@@ -579,7 +579,7 @@ def speed_noise(full: ModelRow, chosen: ModelRow) -> str:
     return NOISE.get(speed, "")
 
 
-def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
+def cost(run: RunContents, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """The change of quality: first to equal further training, then to the untouched full model."""
     quality = run.quality
     facts = list[Fact]()
@@ -601,7 +601,7 @@ def cost(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     return facts or [(capital(quality.title), "not measured for both models yet", "")]
 
 
-def other_orders(run: FinishedRun, chosen: ModelRow) -> list[Fact]:
+def other_orders(run: RunContents, chosen: ModelRow) -> list[Fact]:
     """The chosen model against those that other orders of removal leave with as many heads: random ones, and the best
     of the other measures. Where it has no such models, as after training, every other result that has some."""
     facts = list[Fact]()
@@ -636,7 +636,7 @@ def against_random(verdicts: Sequence[str]) -> tuple[str, str]:
     return text, BETTER if better == len(verdicts) else NOT_DISTINGUISHABLE
 
 
-def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
+def choice(run: RunContents, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     """On which text, among how many models and within which limit the model was chosen."""
     quality = run.quality_on("dev")
     known = losses_on_dev(run)
@@ -662,7 +662,7 @@ def choice(run: FinishedRun, full: ModelRow, chosen: ModelRow) -> list[Fact]:
     return facts
 
 
-def has_fewest_heads(run: FinishedRun, chosen: ModelRow, known: Mapping[str, float]) -> bool:
+def has_fewest_heads(run: RunContents, chosen: ModelRow, known: Mapping[str, float]) -> bool:
     """Whether no candidate within the limit has fewer heads than the chosen one. A plan may have named another. known: what
     the candidates lose on dev."""
     heads = {model["setting"]: run.heads_left(model) for model in run.candidates}
@@ -672,7 +672,7 @@ def has_fewest_heads(run: FinishedRun, chosen: ModelRow, known: Mapping[str, flo
     return run.heads_left(chosen) == heads[smallest]
 
 
-def text_doubts(run: FinishedRun) -> list[str]:
+def text_doubts(run: RunContents) -> list[str]:
     """Texts that are too short to say much, but for one that the advice speaks of, and that share sentences. A study says
     so before it begins."""
     known = dict(run.facts["sentences"])
@@ -682,7 +682,7 @@ def text_doubts(run: FinishedRun) -> list[str]:
     return [*(line for line in lines if line), *(run.facts.get("shared") or [])]
 
 
-def doubts(run: FinishedRun) -> list[str]:
+def doubts(run: RunContents) -> list[str]:
     """What speaks against the headline: a model that does not translate or know its classes, gates that had not
     settled."""
     found = []
@@ -698,7 +698,7 @@ def doubts(run: FinishedRun) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def does_not_translate(run: FinishedRun) -> bool:
+def does_not_translate(run: RunContents) -> bool:
     """Whether the full model's BLEU is too low for its differences to mean anything."""
     full = run.quality_of(run.full).value
     return full is not None and run.quality.is_too_low(full)
