@@ -12,7 +12,7 @@ import pytest
 import headwise as hw
 from headwise.data.text import ParallelText, Text
 from headwise.models.tasks import held_out
-from headwise.study.overlap import shared_sentences, shared_with_training
+from headwise.study.overlap import shared_sentences
 from models.tasks.askers import asker, lines, sentences
 from refusals import refuses
 
@@ -77,22 +77,3 @@ def test_a_number_of_dev_sentences(tmp_path: Path, call: Any, refused: Any) -> N
     assert "(--dev 50)" in refused(*words, "--dry-run")
     small = hw.prune(asker("gpt2"), sentences(40, 0), hw.Greedy(keep=2), dev=12)
     assert small.heads.total == 2
-
-
-def test_a_smaller_model_on_the_text_its_heads_were_chosen_on(tmp_path: Path) -> None:
-    """A model that a study wrote is known by where it lies; what was held out was not fitted."""
-    model = asker("bert")
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"{line}\n" for line in lines(40)), encoding="utf-8")
-    plan = f'name = "own"\nmodel = "own"\n[data]\ntrain = "{path}"\nheld_out = 10\n'
-    study = tmp_path / "study"
-    (study / "pruned" / "small").mkdir(parents=True)
-    (study / "plan.toml").write_text(plan, encoding="utf-8")
-    train, dev = held_out(model.task.read(str(path)), 10)
-    small = study / "pruned" / "small"
-    (line,) = shared_with_training(small, train, model.task)
-    assert line.startswith("30 of 30 test sentences are also in the train text")
-    assert not [*shared_with_training(small, dev, model.task)]
-    assert not [*shared_with_training(study / "model", train, model.task)]
-    path.unlink()
-    assert not [*shared_with_training(small, train, model.task)]

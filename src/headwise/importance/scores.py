@@ -52,6 +52,7 @@ from headwise.importance.work import work_on
 from headwise.models.environment import environment_info
 from headwise.models.forecast import Forecast, model_line, text_line, text_seconds
 from headwise.models.generators import check_seed
+from headwise.models.known_text import warn_of_known_text
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given, OwnInputs
@@ -129,6 +130,7 @@ class ScorePlan:
         check_seed(seed)
         self.model = model
         self.batches = batches = model.task.batches(text)
+        warn_of_known_text([model], batches.text)
         self.options = options
         self.seed = seed
         alone = PartialState().num_processes == 1

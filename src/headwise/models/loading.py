@@ -50,6 +50,7 @@ from headwise.models.attention.rebuilt import drop_unused
 from headwise.models.attention.removal import remove
 from headwise.models.devices import usable
 from headwise.models.generators import unchanged_generators
+from headwise.models.known_text import read_known_texts
 from headwise.models.marian.files import marian_file, packaged
 from headwise.models.marian.folder import configuration_in, read_folder
 from headwise.models.marian.network import MarianToolkitModel
@@ -201,6 +202,8 @@ def load(
     except Exception as error:  # of transformers, safetensors or tokenizers, about the user's files
         raise unloadable(error, str(spec), path if local else None) from error
     model = Model(hf, tokenizer, name, layout, allow_partial, home if local else None)
+    if local:
+        model.known_texts = read_known_texts(home)
     if layout is not None:
         note_origins(model.discovery, layout)
     return model

@@ -38,6 +38,7 @@ from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import remove
 from headwise.models.decoding.search_engines import translator_of
 from headwise.models.decoding.translator import Translator, cut_note, endless_note, translate
+from headwise.models.known_text import KnownText, write_known_texts
 from headwise.models.languages import languages_of, settle_languages, warn_of_beginnings
 from headwise.models.model_files import (
     PARTIAL,
@@ -93,6 +94,8 @@ class Model:
         self.name = name or str(hf.config.name_or_path) or type(hf).__name__
         self.layout = layout
         self.source = source
+        # On which heads were chosen, or weights fitted; a smaller model inherits them.
+        self.known_texts: tuple[KnownText, ...] = ()
         # Two small forwards: after this line every head has an address.
         self.discovery: Discovery = discover(hf, allow_partial)
         settle_languages(hf, tokenizer, self.name)
@@ -302,6 +305,7 @@ class Model:
         # Discovers its heads again: what is counted now is what was really left.
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
         write_heads_to_config(smaller, made.discovery, layout)
+        made.known_texts = self.known_texts
         if self.alignment_heads:
             made.alignment_heads = renumbered(self.alignment_heads, mask)
         increase = size_increase(self, made)
@@ -347,6 +351,7 @@ class Model:
                         partial, max_shard_size=size, save_original_format=self.is_stock
                     )
                 mark_sealed(partial)
+                write_known_texts(partial, self.known_texts)
                 if self.tokenizer is not None:
                     self.tokenizer.save_pretrained(partial)
                 if self.source is not None:

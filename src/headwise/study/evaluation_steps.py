@@ -452,6 +452,8 @@ class SaveChosen(
 ):
     """The weights of a chosen model that was cut without training, so it was not saved yet."""
 
+    VERSION = 2  # the folder knows the train text again
+
     variant: Variant
 
     def make(self, run: RunContext, work: Path) -> StepResult:

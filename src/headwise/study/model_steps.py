@@ -260,7 +260,7 @@ class Prune(
 ):
     """One smaller model: its layout in layouts/, its weights in pruned/."""
 
-    VERSION = 4  # dev losses of pairs that a given model wrote itself are of its own translations
+    VERSION = 5  # the folder knows the train text again
 
     variant: Variant
 
@@ -305,12 +305,22 @@ class Prune(
         }
 
     def save(self, run: RunContext, mask: HeadMask, model: Model, work: Path) -> None:
+        self.note_text(run, model)
         if run.main:
             mask.save(below(work / STAGING, self.layout))
         if run.made_in_memory is not None:
             run.made_in_memory[self.variant.name] = model
         elif run.main:
             model.save(below(work / STAGING, self.folder))
+
+    def reads_text(self, run: RunContext) -> bool:
+        """Whether the train text says which heads stay, or fits weights."""
+        return True
+
+    def note_text(self, run: RunContext, model: Model) -> None:
+        """Note in a model that it was made on the train text."""
+        if self.reads_text(run) and run.known_train is not None:
+            model.known_texts = (*full_model(run).known_texts, run.known_train)
 
     def model(self, run: RunContext) -> Model:
         """The model, once it is made, of a run that has it in memory, or that has no own weights."""
@@ -385,7 +395,7 @@ class PruneByGates(Prune):
 class PruneGreedily(Prune):
     """One step of a greedy order: its layout, and its model where it is fine-tuned or repaired."""
 
-    VERSION = 6  # as of Prune; repair tries several ways
+    VERSION = 7  # as of Prune
 
     def sweep(self, run: RunContext) -> GreedySweep:
         sweep = run.sweep(self.variant)
@@ -395,6 +405,11 @@ class PruneGreedily(Prune):
     def has_own_weights(self, run: RunContext) -> bool:
         sweep = self.sweep(run)
         return bool(sweep.train or sweep.repair)
+
+    def reads_text(self, run: RunContext) -> bool:
+        ranking = self.variant.ranking
+        assert ranking is not None
+        return self.has_own_weights(run) or ranking.score not in TEXTLESS_ORDERS
 
     def forwards(self, run: RunContext) -> float:
         sweep = self.sweep(run)
@@ -507,6 +522,7 @@ class MakeControl(Prune):
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
                 layout.save(below(work / STAGING, self.layout))
+            self.note_text(run, made.model)
             made.model.save(below(work / STAGING, self.folder))
         return {"notes": [], **made.facts}
 
@@ -575,7 +591,9 @@ def model_of(run: RunContext, variant: Variant) -> Model:
     step = prune_step(variant)
     if not step.saves_weights(run):
         step.get_or_make(run)
-        return step.model(run)
+        model = step.model(run)
+        step.note_text(run, model)
+        return model
     step.get_or_make(run, with_weights=True)
     return run.pruned(step.folder, run.store.record(step.name)["files"])
 

@@ -11,14 +11,9 @@ from typing import Any
 from headwise.core.errors import HeadwiseError
 from headwise.data.embedded import Split
 from headwise.data.lines import is_file
-from headwise.models.tasks import AnyText, held_out
-from headwise.models.tasks.task import Task, source_sentences
-from headwise.study.ownership import plan_of_study
-
-MANY = (
-    0.01  # of a text's sentences: from this share on it is said that they are in another text, too
-)
-LOOKED_AT = 1_000_000  # sentences of a text, at most
+from headwise.models.known_text import LOOKED_AT, MANY
+from headwise.models.tasks import AnyText
+from headwise.models.tasks.task import source_sentences
 
 
 def refuse_same_files(named: Mapping[Any, Any]) -> None:
@@ -49,21 +44,3 @@ def shared_sentences(texts: Mapping[Split, AnyText]) -> Iterator[str]:
                 f"{shared:,} of {len(own):,} {name} sentences are also in the {one} text: on them a model shows what it "
                 "learned or was chosen by, not what it is worth. Give texts that share no sentences."
             )
-
-
-def shared_with_training(folder: Path, text: AnyText, task: Task) -> Iterator[str]:
-    """Sentences on a text that shares many with the one that a smaller model's heads were chosen on. folder: the model's;
-    nothing is said of one that no study wrote, and where the study's text is no longer there."""
-    place = folder.parent.parent
-    if folder.parent.name != "pruned" or not (place / "plan.toml").is_file():
-        return
-    try:
-        data = plan_of_study(place).data
-        if data.train is None or data.embedded:
-            return
-        train = task.read(data.train)
-        if data.dev is None:
-            train, _ = held_out(train, data.held_out)
-    except HeadwiseError:
-        return
-    yield from shared_sentences({"train": train, "test": text})

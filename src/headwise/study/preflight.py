@@ -22,6 +22,7 @@ from headwise.data.text import ParallelText, PromptPairs
 from headwise.models.decoding.bleu import refuse_short_references
 from headwise.models.decoding.search_engines import refuse_engine, refuse_model
 from headwise.models.forecast import expected_pieces
+from headwise.models.known_text import known_lines
 from headwise.models.model import Model
 from headwise.pruning.control_models import count_weights
 from headwise.study.model_steps import Prune, Train
@@ -69,6 +70,9 @@ def preflight(
         for run in runs:
             run.shared = [*texts_in_common(run)]
         lines += dict.fromkeys(line for run in runs for line in run.shared)
+
+    if given and to_do:
+        lines += dict.fromkeys(line for run in runs for line in known_texts(run, given()))
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
@@ -217,6 +221,14 @@ def texts_in_common(run: RunContext) -> Iterator[str]:
     named = {split: getattr(run.plan.data, split) for split in splits}
     refuse_same_files(named)
     return shared_sentences({split: run.as_named(split) for split in splits if named[split]})
+
+
+def known_texts(run: RunContext, model: Model) -> Iterator[str]:
+    """Splits with sentences on which the plan's model itself was made."""
+    splits: list[Split] = ["train", *SPLITS]
+    for split in splits:
+        if getattr(run.plan.data, split):
+            yield from known_lines([model], run.as_named(split), f"the {split} text")
 
 
 def own_targets(run: RunContext) -> Iterator[str]:

@@ -41,6 +41,7 @@ from headwise.data.lines import named_files
 from headwise.data.text import Text
 from headwise.models.attention.offload import device_of
 from headwise.models.generators import check_seed
+from headwise.models.known_text import known_lines
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given, held_out
@@ -137,7 +138,11 @@ def prune(
 
     # What is held out shares sentences only where a text repeats itself.
     apart = dev is not None and type(dev) is not int
-    for line in shared_sentences(texts) if apart else ():
+    lines = [*shared_sentences(texts)] if apart else []
+    for split, read in texts.items():
+        if split != "dev" or apart:
+            lines += known_lines([model], read, f"the {split} text")
+    for line in lines:
         warnings.warn(line, stacklevel=3)
     refuse_irremovable(model, options)
     if isinstance(options, Greedy) and options.max_drop is not None:

@@ -26,6 +26,7 @@ from headwise.data.treebank import Treebank
 from headwise.importance.measures import measure, usual
 from headwise.importance.work import Workload
 from headwise.models.attention.offload import is_offloaded
+from headwise.models.known_text import KnownText
 from headwise.models.loading import load, task_class
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Task, held_out
@@ -254,6 +255,11 @@ class RunContext:
         text = self.text(split)
         assert isinstance(text, ParallelText)
         return text
+
+    @cached_property
+    def known_train(self) -> KnownText | None:
+        """The train text, as the smaller models of the run know it again."""
+        return KnownText.of(self.text("train"))
 
     def fingerprints_of(self, *splits: Split) -> dict[str, str]:
         """The fingerprints of texts, which are read for them."""

@@ -122,7 +122,6 @@ def score(
     from headwise.importance import interactions as pairs_of_heads
     from headwise.importance.interactions import Interactions
     from headwise.importance.scores import ScorePlan, Scores
-    from headwise.study.overlap import shared_with_training
 
     device = usable(device)
     main = PartialState(cpu=device == "cpu").is_main_process
@@ -131,8 +130,6 @@ def score(
     loaded = hw.load(model, device, dtype=dtype)
     say_numbers(loaded, work)
     given = read_text(loaded, model, text, limit=limit, progress=work.progress, outline=dry_run)
-    for line in shared_with_training(Path(model).absolute(), given, loaded.task):
-        work.progress.say(line)
     plan = ScorePlan(loaded, given, options, seed=seed, place=work.place)
 
     # The same score once more, for the next command to try; to judge needs ablation.zero among the measures.

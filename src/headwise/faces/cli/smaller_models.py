@@ -194,19 +194,12 @@ def evaluate(
         models = [*models, chosen]
     from headwise.faces.cli.terminal import show_quality
     from headwise.models.evaluation.quality import Quality, evaluation_forecast, refuse_other_tasks
-    from headwise.study.overlap import shared_with_training
 
     work = Work("evaluate", models, Quality.FILES, out, quiet, dry_run)
     loaded = [hw.load(name, device, dtype=dtype) for name in models]
     refuse_other_tasks(loaded)
     how: Any = {"limit": limit, "progress": work.progress, "outline": dry_run}
     given = read_text(loaded[0], models[0], text, "test", **how)
-    for line in dict.fromkeys(
-        line
-        for name in models
-        for line in shared_with_training(Path(name).absolute(), given, loaded[0].task)
-    ):
-        work.progress.say(line)
     work.do(
         lambda: [hw.evaluate(loaded, given, search=search, progress=work.progress)],
         partial(evaluation_forecast, loaded, given, search),

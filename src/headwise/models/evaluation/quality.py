@@ -21,6 +21,7 @@ from headwise.data.text import ParallelText
 from headwise.models.decoding.translator import longest_first, speeds, token_ids
 from headwise.models.environment import environment_info
 from headwise.models.forecast import Forecast, best, model_line, text_line, text_seconds
+from headwise.models.known_text import warn_of_known_text
 from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.tasks import AnyText, Given
@@ -126,6 +127,7 @@ def evaluate(
     # all models before any work
     for model in several:
         model.task.check(read)
+    warn_of_known_text(several, read)
     names = distinct_names(several)
     if search is not None:
         refuse_other_options(search, Search, "evaluate: search", "beam=4")
