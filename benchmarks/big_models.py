@@ -95,7 +95,7 @@ def act(action: str, folder: Path, out: Path, sentences: int, whole: bool) -> di
     if action == "cut":
         keep = [head for head in model.heads if head.head % 2 == 0]
         start = time.perf_counter()
-        small = model.remove(hw.HeadMask(model.heads, frozenset(keep)))
+        small = model.only(hw.HeadMask(model.heads, frozenset(keep)))
         seconds["remove"] = time.perf_counter() - start
         start = time.perf_counter()
         small.save(out)

@@ -210,7 +210,7 @@ def decoding(model: Model, sentences: list[str], device: str) -> dict[str, Facts
     """Beam search for some sentences, 20 pieces each, by the whole model and by one with every second head."""
     half = HeadMask(model.heads, frozenset(head for head in model.heads if head.head % 2))
     table = Table(device)
-    for name, each in {"decoding": model, "with half of the heads": model.remove(half)}.items():
+    for name, each in {"decoding": model, "with half of the heads": model.only(half)}.items():
         job = partial(translate, Generate(each.hf, each.tokenizer), sentences, Search(), exactly=20)
         table.add(name, job, 20 * len(sentences))
     return table.rows

@@ -184,7 +184,7 @@ def without_low_groups(
         layer, group = divmod(int(unit), GROUPS)
         heads = range(group * shared, (group + 1) * shared)
         removed += [hw.Head("decoder-self", layer, head) for head in heads]
-    smaller: nn.Module = model.remove(hw.HeadMask.full(model.heads).without(removed)).hf
+    smaller: nn.Module = model.without(removed).hf
     return smaller
 
 

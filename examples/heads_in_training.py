@@ -153,7 +153,7 @@ def main() -> None:
     with torch.no_grad():
         model.hf.model.encoder.embed_tokens.weight.mul_(given.embeddings)
     if layout is not None:
-        model = model.remove(layout, grow=True)
+        model = model.only(layout, grow=True)
     sentences = list(islice(Treebank.read(*plan.roles.treebank), SENTENCES))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
     training = TrainingRun(

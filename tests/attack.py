@@ -35,7 +35,6 @@ import headwise
 import test_fuzz as fuzz
 import test_speech_fuzz
 from headwise.core.errors import HeadwiseError
-from headwise.core.layout import HeadMask
 from headwise.core.progress import Progress
 from headwise.data import embedded
 from headwise.faces import cli
@@ -505,7 +504,7 @@ def make_shop(shop: Path) -> list[str]:
     print("making models and a study: a minute or two", flush=True)
     shop.mkdir(parents=True)
     lm = asker("gpt2")
-    lm.remove(HeadMask.full(lm.heads).without(["decoder-self/0/0"])).save(shop / "small")
+    lm.without(["decoder-self/0/0"]).save(shop / "small")
     models = {"lm": lm, "mt": asker(), "bert": asker("bert"), "hears": hearer()}
     for name, model in models.items():  # as others save theirs: without the sums that show damage
         model.hf.save_pretrained(shop / name)

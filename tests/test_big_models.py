@@ -88,8 +88,8 @@ class TestSameNumbers:
         monkeypatch.setattr(models, "LEAST_SHARD", 0)
         folder = saved(tmp_path / "model", family)
         plain, disk = hw.load(folder), hw.load(folder, device_map="disk")
-        expected = plain.remove(some(plain))
-        cut = disk.remove(some(disk))
+        expected = plain.only(some(plain))
+        cut = disk.only(some(disk))
         assert torch.equal(probe(cut.hf), probe(expected.hf))
         cut.save(tmp_path / "cut")
         assert len([*(tmp_path / "cut").glob("model-*.safetensors")]) > 1
@@ -101,14 +101,14 @@ class TestSameNumbers:
 
 def test_a_cut_model_stays_on_disk_and_is_cut_again(tmp_path: Path) -> None:
     plain = hw.load(saved(tmp_path / "model"))
-    once = plain.remove(some(plain))
+    once = plain.only(some(plain))
     once.save(tmp_path / "once")
     disk = hw.load(tmp_path / "once", device_map="disk")
     assert torch.equal(probe(disk.hf), probe(once.hf))
     rest = HeadMask.full(once.heads).without([Head("decoder-self", 1, 0)])
-    twice = disk.remove(rest)
+    twice = disk.only(rest)
     twice.save(tmp_path / "twice")
-    assert torch.equal(probe(hw.load(tmp_path / "twice").hf), probe(once.remove(rest).hf))
+    assert torch.equal(probe(hw.load(tmp_path / "twice").hf), probe(once.only(rest).hf))
 
 
 def test_offloaded_weights_are_not_repaired(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_an_index_that_leads_elsewhere_is_refused(
 ) -> None:
     monkeypatch.setattr(models, "LEAST_SHARD", 0)
     disk = hw.load(saved(tmp_path / "model"), device_map="disk")
-    disk.remove(some(disk)).save(tmp_path / "cut")
+    disk.only(some(disk)).save(tmp_path / "cut")
     place = tmp_path / "cut" / "model.safetensors.index.json"
     index = json.loads(place.read_text())
     index["weight_map"] = dict.fromkeys(index["weight_map"], "../model/model.safetensors")
@@ -214,7 +214,7 @@ def test_a_family_with_fused_projections_of_its_own(tmp_path: Path) -> None:
     )
     model.save(tmp_path / "model")
     disk = hw.load(tmp_path / "model", device_map="disk")
-    assert torch.equal(probe(disk.remove(some(disk)).hf), probe(model.remove(some(model)).hf))
+    assert torch.equal(probe(disk.only(some(disk)).hf), probe(model.only(some(model)).hf))
 
 
 def test_gates_alone_train_on_offloaded_weights(

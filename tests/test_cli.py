@@ -1423,7 +1423,7 @@ class TestModels:
         self, refused: Refused, place: Path, model: str, tmp_path: Path, damage: str
     ) -> None:
         loaded = hw.load(model)
-        loaded.remove(hw.HeadMask(loaded.heads, frozenset({hw.Head("encoder-self", 0, 1)}))).save(
+        loaded.only(hw.HeadMask(loaded.heads, frozenset({hw.Head("encoder-self", 0, 1)}))).save(
             tmp_path / "small"
         )
         config = tmp_path / "small" / "config.json"

@@ -119,7 +119,7 @@ def test_heads_of_a_pruned_model_are_said_to_have_new_numbers(
     first, *_, last = model.heads
     for gone, moved in ((first, True), (last, False)):
         layout = HeadMask.full(model.heads).without([gone])
-        folder = model.remove(layout).save(tmp_path / f"without-{moved}")
+        folder = model.only(layout).save(tmp_path / f"without-{moved}")
         words = ["score", folder, "--text", text, "--measure", "confidence"]
         status, _, said = call(*words, "--out", f"{folder}-scores")
         told = " ".join(said.split())

@@ -158,7 +158,7 @@ def test_a_model_answers_and_writes_as_that_of_transformers() -> None:
 def test_heads_are_removed_by_name() -> None:
     model = asker("gpt2")
     top = hw.score(model, lines(12), "gradient").top(2)
-    assert model.remove(top).layout == hw.HeadMask.full(model.heads).without(top)
+    assert model.without(top).layout == hw.HeadMask.full(model.heads).without(top)
 
 
 def test_heads_are_rows_of_any_table() -> None:
@@ -209,8 +209,8 @@ def test_a_slice_of_a_text_is_a_list_of_its_rows() -> None:
 
 def test_a_printed_quality_has_every_model() -> None:
     model = asker("gpt2")
-    smaller = model.remove([(0, 1)])
-    found = hw.evaluate([model, smaller, smaller.remove([(0, 2)])], lines(12))
+    smaller = model.without([(0, 1)])
+    found = hw.evaluate([model, smaller, smaller.without([(0, 2)])], lines(12))
     for name in found.table["model"].unique():
         assert str(name)[:20] in repr(found)
     assert len(found.top(3)["measure"].unique()) == 1
@@ -377,12 +377,15 @@ def scored() -> hw.Scores:
         (lambda *_: scored().df, "Scores has no df: its numbers are in .table"),
         (lambda *_: scored().top(2, measure="gradient"), "write scores.top(10, 'gradient')"),
         (lambda m, _: m.score("a"), "A Model has no score: write hw.score(model, …)"),
-        (lambda m, _: m.prune_heads({0: [1]}), "write model.remove({layer: [heads]})"),
+        (lambda m, _: m.prune_heads({0: [1]}), "write model.without({layer: [heads]})"),
         (lambda m, _: m.config, "is model.hf.config"),
         (lambda m, _: m.save(), "Model.save needs folder: write model.save('my-folder')"),
         (lambda m, _: m.heads["decoder-self"], "is not a head: write kind/layer/head"),
         (lambda m, _: m.heads["blocks.0.attn.hook_z"], "names 4 heads: write heads.named("),
-        (lambda m, _: hw.masked(m), "masked needs heads: write with hw.masked(model, ["),
+        (
+            lambda m, _: hw.masked(m).__enter__(),
+            "masked needs heads: write with hw.masked(model, [",
+        ),
         (
             lambda _, t: hw.Text(t),
             "Text needs name: write hw.Text.read('dev.en') or hw.Text.from_l",
@@ -537,7 +540,7 @@ def test_what_is_made_by_a_method_says_so() -> None:
         "in place of a map of heads": lambda: hw.HeadMask(model, frozenset()),  # type: ignore[arg-type]
         "hw.Scores.read": lambda: hw.Scores("x"),  # type: ignore[call-arg, arg-type]
         "scores.table.itertuples()": lambda: list(scores),
-        "model.remove(['L0H1'])": lambda: model.remove(),  # type: ignore[call-arg]
+        "model.without(['L0H1'])": lambda: model.without(),  # type: ignore[call-arg]
     }
     for words, call in cases.items():
         refuses(call, words)

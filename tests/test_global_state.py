@@ -87,7 +87,7 @@ def gated_loop(world: Any) -> None:
     with GatedLoop(world.language, penalty=0.05) as gates:
         world.language.hf(ids, labels=ids).loss.backward()
         gates.step()
-    gates.remove()
+    gates.smaller()
 
 
 def hooks(world: Any) -> None:
@@ -96,13 +96,13 @@ def hooks(world: Any) -> None:
     mask = hw.HeadMask.full(discovery.heads)
     with torch.no_grad(), capture(world.language.hf, discovery, weights=True):
         world.language.hf(ids)
-    with torch.no_grad(), hw.masked(world.language.hf, mask):
+    with torch.no_grad(), hw.masked(world.language.hf, only=mask):
         world.language.hf(ids)
 
 
 def saved_and_loaded(world: Any) -> None:
     first = next(head for head in world.translator.heads if head.layer == 0)
-    small = world.translator.remove(hw.HeadMask.full(world.translator.heads).without([first]))
+    small = world.translator.only(hw.HeadMask.full(world.translator.heads).without([first]))
     small.save(world.folder / "small")
     hw.load(world.folder / "small").translate(["a b c"])
     hw.push(world.folder / "small", "me/small")
@@ -147,7 +147,7 @@ def train(world: Any, options: Any) -> None:
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "files": files,
-    "load, save, remove, translate, push": saved_and_loaded,
+    "load, save, cut, translate, push": saved_and_loaded,
     "discover, capture, masked": hooks,
     "score": lambda world: hw.score(
         world.translator, pairs(6), MEASURES, judge=True, untrained=1, seed=3

@@ -103,7 +103,7 @@ def test_removal(family: str) -> None:
     mask = HeadMask(
         model.heads, frozenset(head for head in model.heads if head.layer or head.head < 2)
     )
-    smaller, inputs = model.remove(mask).hf, batch(model.hf)
+    smaller, inputs = model.only(mask).hf, batch(model.hf)
     expected = output(smaller, inputs)
     got = output(copy.deepcopy(smaller).to(DEVICE), there(inputs)).cpu()
     torch.testing.assert_close(got, expected, rtol=0, atol=WITHIN * float(expected.abs().max()))

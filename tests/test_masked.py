@@ -20,7 +20,7 @@ from transformers import (
 )
 
 import headwise as hw
-from headwise.core.heads import Head
+from headwise.core.heads import Head, HeadMap
 from headwise.core.layout import HeadMask
 from importance.asking import worded
 from models.training.letters import END, LETTERS, PAD, letters
@@ -166,7 +166,7 @@ def test_translation_by_beams_with_heads_of_all_kinds_off() -> None:
 def test_a_mask_names_the_heads_that_stay() -> None:
     model = hw.Model(gpt2()[0], letters(), "tiny")
     kept = HeadMask(model.heads, frozenset([Head("decoder-self", 0, 0)]))
-    with hw.masked(model, kept) as mask:
+    with hw.masked(model, only=kept) as mask:
         assert mask is kept
 
 
@@ -177,6 +177,7 @@ def test_a_mask_names_the_heads_that_stay() -> None:
         ([("decoder-self", 0, 4)], "is none of this model's heads"),
         (["first"], "is not a head"),
         (3, "3 names no head"),
+        (HeadMask.full(HeadMap({"decoder-self": (4, 4)})), "A mask says which heads stay"),
     ],
 )
 def test_heads_that_are_not_there(heads: Any, reason: str) -> None:
@@ -185,6 +186,16 @@ def test_heads_that_are_not_there(heads: Any, reason: str) -> None:
             pass
 
     refuses(switch, reason)
+
+
+def test_heads_that_go_and_a_mask_of_those_that_stay_are_not_taken_for_each_other() -> None:
+    model = hw.Model(gpt2()[0], letters(), "tiny")
+    mask = HeadMask.full(model.heads).without(["L0H1"])
+    assert model.only(mask).layout == model.without(["L0H1"]).layout == mask
+    refuses(lambda: model.without(mask), "A mask says which heads stay … model.only(mask)")
+    refuses(lambda: model.only(["L0H1"]), "in place of a mask … model.without(heads)")  # type: ignore[arg-type]
+    for both in ({"heads": ["L0H1"], "only": mask}, {}):
+        refuses(hw.masked(model, **both).__enter__, "masked needs heads")
 
 
 def test_what_is_no_model() -> None:

@@ -101,7 +101,7 @@ def test_a_pruned_model_comes_back_and_translates_the_same(
     factory: str, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     model = Model(request.getfixturevalue(factory)(), tokenizer, "tiny")
-    small = model.remove(cut(model))
+    small = model.only(cut(model))
     again = comes_back(small, tmp_path / "small")
     assert again.layout == cut(model) and again.heads.query["cross"] == (0, 3)
     assert small.parameters < model.parameters
@@ -115,7 +115,7 @@ def test_a_pruned_model_comes_back_and_translates_the_same(
 @pytest.mark.parametrize("empty", [False, True], ids=["uneven", "no-head-left"])
 def test_every_family_comes_back_from_its_folder(family: str, empty: bool, tmp_path: Path) -> None:
     model = Model(tiny(family), None, family)
-    small = model.remove(HeadMask(model.heads, frozenset()) if empty else cut(model))
+    small = model.only(HeadMask(model.heads, frozenset()) if empty else cut(model))
     assert comes_back(small, tmp_path / "small").tokenizer is None
 
 
@@ -127,7 +127,7 @@ def test_embeddings_that_are_not_shared_come_back(
         norm=norm, encoder_layers=2, decoder_layers=2, heads=4, width=32, feedforward=64
     )
     model = Model(architecture(shape, tokenizer, seed=0), tokenizer, norm)
-    for before in (model, model.remove(cut(model))):
+    for before in (model, model.only(cut(model))):
         comes_back(before, tmp_path / "model", len(tokenizer))
 
 
@@ -147,7 +147,7 @@ def test_type_of_the_weights_and_search_settings_come_back(
     translator.hf.bfloat16()
     search = {"num_beams": 3, "max_length": 17, "length_penalty": 0.4, "bad_words_ids": [[7]]}
     translator.hf.generation_config.update(**search)
-    model = translator.remove(cut(translator)) if pruned else translator
+    model = translator.only(cut(translator)) if pruned else translator
     again = load(model.save(tmp_path / "model"))
     assert again.hf.dtype == torch.bfloat16
     assert search.items() <= again.hf.generation_config.to_dict().items()
@@ -158,13 +158,13 @@ def test_a_model_pruned_twice_keeps_one_layout(family: str, tmp_path: Path) -> N
     model = Model(tiny(family), None, family)
     kind = model.heads.kinds[-1]
     first = HeadMask.full(model.heads).without([Head(kind, 0, 1), Head(kind, 1, 0)])
-    once = comes_back(model.remove(first, grow=True), tmp_path / "once")
+    once = comes_back(model.only(first, grow=True), tmp_path / "once")
     assert once.heads.query[kind] == (3, 3)
-    twice = once.remove(HeadMask.full(once.heads).without([Head(kind, 0, 1), Head(kind, 1, 2)]))
+    twice = once.without([Head(kind, 0, 1), Head(kind, 1, 2)])
     at_once = [Head(kind, 0, 1), Head(kind, 0, 2), Head(kind, 1, 0), Head(kind, 1, 3)]
     assert twice.layout == HeadMask.full(model.heads).without(at_once)
     comes_back(twice, tmp_path / "twice")
-    same(model.remove(HeadMask.full(model.heads).without(at_once), grow=True), twice)
+    same(model.without(at_once, grow=True), twice)
 
 
 def test_grouped_heads_pruned_twice_fit_the_layout(tmp_path: Path) -> None:
@@ -172,10 +172,10 @@ def test_grouped_heads_pruned_twice_fit_the_layout(tmp_path: Path) -> None:
     model = Model(tiny("llama"), None, "llama")
     for second in ([2], [0], [1, 2], [0, 1], [0, 1, 2]):
         first = HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)])
-        once = model.remove(first, grow=True)
+        once = model.only(first, grow=True)
         assert once.heads.key_value["decoder-self"] == (3, 2)
         gone = [Head("decoder-self", 0, head) for head in second]
-        comes_back(once.remove(HeadMask.full(once.heads).without(gone)), tmp_path / "twice")
+        comes_back(once.without(gone), tmp_path / "twice")
 
 
 def test_a_pruned_partial_map_comes_back(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_model_shows_what_it_is(translator: Model) -> None:
 
 
 def test_saving_replaces_a_model(translator: Model, tmp_path: Path) -> None:
-    small = translator.remove(cut(translator))
+    small = translator.only(cut(translator))
     folder = small.save(tmp_path / "model")
     assert layout_in(folder)
     translator.save(folder)
@@ -251,7 +251,7 @@ def test_saving_keeps_what_it_did_not_write(translator: Model, tmp_path: Path) -
     (folder / "1_Pooling").mkdir()
     for name, text in mine.items():
         (folder / name).write_text(text)
-    small = translator.remove(cut(translator))
+    small = translator.only(cut(translator))
     for model in (small, translator, small):
         assert load(model.save(folder)).heads == model.heads
         assert {name: (folder / name).read_text() for name in mine} == mine
@@ -299,7 +299,7 @@ def test_killed_while_files_are_replaced(
     step: int, translator: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between any two renames: the old model, or a folder that is refused; the next save mends it."""
-    small, moved = translator.remove(cut(translator)), list[Path]()
+    small, moved = translator.only(cut(translator)), list[Path]()
     folder = translator.save(tmp_path / "model")
     old = files(folder)
     rename = Path.replace
@@ -340,7 +340,7 @@ def test_a_model_of_sentence_transformers_stays_one(
     for name, text in others.items():
         (given / name).write_text(text)
     whole = load(given)
-    small = whole.remove(HeadMask.full(whole.heads).without([Head("encoder-self", 0, 1)]))
+    small = whole.without([Head("encoder-self", 0, 1)])
     again = load(small.save(tmp_path / "small")).save(tmp_path / "again")
     for saved in (whole.save(tmp_path / "whole"), again):
         assert (saved / "1_Pooling" / "config.json").exists() and (saved / "modules.json").exists()
@@ -371,7 +371,7 @@ def test_links_out_of_a_models_folder_are_not_copied(
     blob.write_bytes(b"# caf\xe9\n")  # no UTF-8
     (given / "README.md").symlink_to(blob)
     whole = load(given)
-    small = whole.remove(HeadMask.full(whole.heads).without([Head("encoder-self", 0, 1)]))
+    small = whole.without([Head("encoder-self", 0, 1)])
     with pytest.warns(UserWarning, match="LICENSE is a link to .*secret"):
         saved = small.save(tmp_path / "small")
     assert not any(b"private" in path.read_bytes() for path in saved.rglob("*") if path.is_file())
@@ -383,7 +383,7 @@ def test_links_out_of_a_models_folder_are_not_copied(
 def test_a_pruned_model_that_transformers_saved_is_loaded(family: str, tmp_path: Path) -> None:
     """The weights of the second have other names on the hub."""
     model = Model(tiny(family), None, family)
-    small = model.remove(cut(model))
+    small = model.only(cut(model))
     small.hf.save_pretrained(tmp_path / "theirs")
     same(load(tmp_path / "theirs"), small)
 
@@ -396,7 +396,7 @@ def test_every_tensor_keeps_its_type(name: str, dtype: torch.dtype, tmp_path: Pa
     model = load(tmp_path / "half")
     types = {tensor.dtype for tensor in model.hf.parameters()}
     assert len(types) == (2 if dtype == torch.float16 else 1)
-    small = model.remove(cut(model))
+    small = model.only(cut(model))
     again = comes_back(small, tmp_path / "small").hf.state_dict()
     for key, tensor in small.hf.state_dict().items():
         assert again[key].dtype == tensor.dtype, key
@@ -414,7 +414,7 @@ def test_a_classifier_keeps_its_head(name: str, tmp_path: Path) -> None:
     hf.save_pretrained(tmp_path / "theirs")
     model = load(tmp_path / "theirs")
     assert type(model.hf) is type(hf)
-    for saved in (model, model.remove(cut(model))):
+    for saved in (model, model.only(cut(model))):
         comes_back(saved, tmp_path / "ours")
     assert torch.equal(output(model.hf, batch(hf)), output(hf, batch(hf)))
     if name == "BertForQuestionAnswering":  # logits of where an answer starts and ends
@@ -496,7 +496,7 @@ def test_a_full_disk_leaves_the_old_folder(
     translator: Model, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     old = files(translator.save(tmp_path / "model"))
-    small = translator.remove(cut(translator))
+    small = translator.only(cut(translator))
     request.getfixturevalue("full_disk")
     for folder in ("model", "new"):
         with pytest.raises(HeadwiseError, match=rf"{folder} could not be written") as refusal:
@@ -522,7 +522,7 @@ def test_any_error_while_writing_leaves_the_old_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old = files(translator.save(tmp_path / "model"))
-    small = translator.remove(cut(translator))
+    small = translator.only(cut(translator))
 
     monkeypatch.setattr(*step, Mock(side_effect=problem))
     with pytest.raises(HeadwiseError if isinstance(problem, OSError) else type(problem)):
@@ -626,7 +626,7 @@ def test_what_a_model_does_not_train_it_does_not_train_after_loading(
     positions = {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
     whole = load(translator.save(tmp_path / "whole"))
     assert fixed(translator) == fixed(whole) == positions
-    small = whole.remove(cut(whole))
+    small = whole.only(cut(whole))
     again = load(small.save(tmp_path / "small"))
     assert fixed(small) == fixed(again) == positions
     assert fixed(load(Model(tiny("bart"), None, "tiny").save(tmp_path / "bart"))) == set()
@@ -669,7 +669,7 @@ def test_a_broken_whole_model_is_said(translator: Model, tmp_path: Path) -> None
 
 
 def test_a_broken_pruned_model_is_said(translator: Model, tmp_path: Path) -> None:
-    small = translator.remove(cut(translator))
+    small = translator.only(cut(translator))
     folder = tampered(small.save(tmp_path / "small"))
     before = files(folder)
     for tensor in (torch.zeros(32, 32), None):
@@ -700,7 +700,7 @@ LAYOUTS = {
 def test_a_layout_that_is_none_is_refused_at_once(
     translator: Model, tmp_path: Path, what: str
 ) -> None:
-    folder = translator.remove(cut(translator)).save(tmp_path / "small")
+    folder = translator.only(cut(translator)).save(tmp_path / "small")
     given: Any = LAYOUTS[what]
     whole = layout_in(folder) | given if isinstance(given, dict) else given
     begun = time.perf_counter()
@@ -723,7 +723,7 @@ CONFIGS = {
 def test_untrusted_numbers_are_refused_before_anything_is_built(
     translator: Model, tmp_path: Path, pruned: bool, name: str
 ) -> None:
-    folder = (translator.remove(cut(translator)) if pruned else translator).save(tmp_path / "model")
+    folder = (translator.only(cut(translator)) if pruned else translator).save(tmp_path / "model")
     for value in CONFIGS[name]:
         if (name, value, pruned) == ("architectures", None, False):
             continue  # the auto class is right for a whole translation model
@@ -760,7 +760,7 @@ def test_the_words_of_another_model_are_refused(translator: Model, tmp_path: Pat
 @pytest.mark.parametrize("pruned", [False, True], ids=["whole", "pruned"])
 def test_every_damaged_file_is_noticed(translator: Model, pruned: bool, tmp_path: Path) -> None:
     """Cut short, one bit flipped, or deleted: refused, whatever the file."""
-    folder = (translator.remove(cut(translator)) if pruned else translator).save(tmp_path / "model")
+    folder = (translator.only(cut(translator)) if pruned else translator).save(tmp_path / "model")
     for name, content in files(folder).items():
         place = len(content) // 2
         flipped = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]

@@ -62,7 +62,7 @@ def results() -> dict[str, Result]:
         "scores": hw.score(model, text, ["gradient", "ablation"]),
         "effects": hw.effects(model, text, "ablation.zero"),
         "interactions": interactions(model, text, 3),
-        "quality": hw.evaluate([model, model.remove("L0H1")], text),
+        "quality": hw.evaluate([model, model.without("L0H1")], text),
         "words": lost_words(model, text),
         "roles": roles(),
         "sets": role_sets(),

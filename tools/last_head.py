@@ -115,7 +115,7 @@ class Curve:
                 self.model, self.text, how, dev=self.dev, seed=point.seed, training=TRAINING
             )
         gone = self.removed(point)
-        return self.trained(gone, point.seed) if point.trained else self.model.remove(gone)
+        return self.trained(gone, point.seed) if point.trained else self.model.without(gone)
 
     def removed(self, point: Point) -> Sequence[Head]:
         heads = list(self.model.heads.only(["encoder-self"]))

@@ -91,7 +91,7 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
         return HeadMask.read(place)
 
     def cut(count: int) -> Model:
-        return model.remove(mask_of(count))
+        return model.only(mask_of(count))
 
     def repaired(count: int) -> Model:
         return repairs().smaller(mask_of(count))

@@ -67,7 +67,7 @@ def test_integers_of_torch(family: str, tmp_path: Path) -> None:
     with pytest.raises(hw.HeadwiseError, match="No gradient passes"), GatedLoop(model, 0.1):
         pass
     some = [next(iter(model.heads))]
-    refuses(lambda: model.remove(some), "holds integers … before it is quantised")
+    refuses(lambda: model.without(some), "holds integers … before it is quantised")
     refuses(lambda: model.save(tmp_path / "it"), "holds integers")
     refuses(lambda: hw.export(model, "stock", tmp_path / "stock"), "holds integers")
     if family == "marian":

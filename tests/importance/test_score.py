@@ -200,8 +200,8 @@ def test_it_is_what_removing_the_head_costs() -> None:
     assert scores.signature["search"] == Search().model_dump() and set(table.n) == {5}
     assert len(table) == 6 and (table.value > 10).any()
     for row in table.itertuples():
-        rest = hw.HeadMask.full(model.heads).without([hw.Head(row.kind, row.layer, row.head)])
-        both = [model.remove(rest).translate(sources), whole]
+        rest = model.without([hw.Head(row.kind, row.layer, row.head)])
+        both = [rest.translate(sources), whole]
         drop = translation_answers(both, whole).change(1)
         assert (row.value, row.units) == pytest.approx((drop.value, drop.units))
         assert (drop.low, drop.high) == (None, None) and np.isnan([row.low, row.high]).all()
@@ -209,8 +209,7 @@ def test_it_is_what_removing_the_head_costs() -> None:
 
 def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None:
     whole, shares = asker(), list[float]()
-    heads = hw.HeadMask.full(whole.heads)
-    smaller = [whole.remove(heads.without([head])) for head in list(whole.heads)[:2]]
+    smaller = [whole.without([head]) for head in list(whole.heads)[:2]]
     text, greedy = pairs(4), hw.Search(beam=1)
     report = lambda share, what: shares.append(share)  # noqa: E731
     table = hw.evaluate([whole, *smaller], text, search=greedy, progress=report).table
@@ -232,7 +231,7 @@ def test_models_of_one_name_are_distinguished_where_they_are_evaluated() -> None
 
 def test_language_models_are_evaluated_by_their_perplexity() -> None:
     whole, text = asker("gpt2"), lines(12)
-    smaller = whole.remove(hw.HeadMask.full(whole.heads).without([next(iter(whole.heads))]))
+    smaller = whole.without([next(iter(whole.heads))])
     quality = hw.evaluate([whole, smaller], text)
     changed = quality.table[quality.table.reference == whole.name].iloc[0]
     table = quality.table[quality.table.reference == ""].set_index(["model", "measure"])

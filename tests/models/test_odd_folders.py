@@ -130,7 +130,7 @@ def test_an_adapter_beside_the_weights(folder: Path, tmp_path: Path) -> None:
     loaded = hw.load(folder)
     with torch.no_grad():
         torch.testing.assert_close(loaded(ids).logits, expected)
-    refuses(lambda: loaded.remove(["L0H0"]), "adapter of PEFT … merge_and_unload")
+    refuses(lambda: loaded.without(["L0H0"]), "adapter of PEFT … merge_and_unload")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "is_peft_available", lambda: False)
         refuses(lambda: hw.load(folder), "has an adapter of PEFT … pip install peft")

@@ -71,11 +71,11 @@ def test_weights_that_are_computed_at_each_forward_are_not_cut(tmp_path: Path) -
     assert len(hw.score(model, lines(4), ["confidence"]).table) > 0
     mask = hw.HeadMask.full(model.heads).without(["encoder-self/0/1"])
     for call in (
-        lambda: model.remove(mask),
+        lambda: model.only(mask),
         lambda: model.save(tmp_path / "it"),
         lambda: hw.export(model, "stock", tmp_path / "stock"),
     ):
         refuses(call, "are computed from others at each forward … prune.remove")
     assert not any(tmp_path.iterdir())
     prune.remove(layer.query, "weight")
-    assert model.remove(mask).heads.total == model.heads.total - 1
+    assert model.only(mask).heads.total == model.heads.total - 1

@@ -83,7 +83,7 @@ class TestTuning:
         mask = some(bench.model.heads)
         tuned = tune(bench.model, bench.training(tmp_path / "tuned"), GATES, ENCODER, mask)
         assert tuned.cost["updates"] == pruned.cost["updates"] > 4
-        removed = bench.model.remove(mask)
+        removed = bench.model.only(mask)
         cut, after = state(removed), state(tuned.model)
         changed = {name for name in cut if not torch.equal(cut[name], after[name])}
         assert changed and all(name.startswith("model.encoder.") for name in changed)
@@ -101,7 +101,7 @@ class TestTuning:
         for layout in (mask, everything):
             work = tmp_path / str(len(layout))
             tuned = tune(bench.model, bench.training(work), options, KINDS, layout)
-            cut, after = state(bench.model.remove(layout)), state(tuned.model)
+            cut, after = state(bench.model.only(layout)), state(tuned.model)
             changed = {name for name in cut if not torch.equal(cut[name], after[name])}
             assert changed and cut.keys() == after.keys()
             assert all(cut[name].dim() == 2 and "embed" not in name for name in changed)
@@ -167,7 +167,7 @@ def case_of(full: Model, shape: Architecture, mask: HeadMask, run: TrainingRun) 
         unit=None,
         seed=1,
         importance=dict,
-        pruned=lambda: full.remove(mask),
+        pruned=lambda: full.only(mask),
         untrained=untrained,
         shape=shape,
         train=train,

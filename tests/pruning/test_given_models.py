@@ -125,7 +125,7 @@ class TestDistillation:
 
     def test_what_is_missed_of_the_states(self) -> None:
         """A slow twin: the sum of squares of what differs, over that around the mean of every number."""
-        whole, other = asker(), asker().remove(["encoder-self/0/1"])
+        whole, other = asker(), asker().without(["encoder-self/0/1"])
         words = torch.tensor([[5, 6, 7, 1], [8, 9, 1, 0]])
         mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
         inputs = {"input_ids": words, "attention_mask": mask, "decoder_input_ids": words}
@@ -171,7 +171,7 @@ class TestDistillation:
         model = asker(dropout=0.0)
         model.hf.to(dtype)
         data = model.task.training_data(pairs(40), 48)
-        same = model.remove(hw.HeadMask.full(model.heads))
+        same = model.only(hw.HeadMask.full(model.heads))
         recipe = SMALL.model_copy(update={"epochs": 2, "learning_rate": 1e-12})
         run = TrainingRun(data, data, recipe, tmp_path, whole=model.hf.get_encoder())
         train_model(same.hf, same.tokenizer, same.discovery, run)
@@ -182,7 +182,7 @@ class TestDistillation:
 
     def test_tokens_that_are_all_alike(self) -> None:
         """Of blank sources, say, which have no variance."""
-        whole, other = asker(), asker().remove(["encoder-self/0/1"])
+        whole, other = asker(), asker().without(["encoder-self/0/1"])
         inputs = {"input_ids": torch.full((2, 1), 1), "attention_mask": torch.ones(2, 1).long()}
         missed = lost_states(other.hf, whole.hf.get_encoder(), inputs)
         assert missed.isfinite() and missed > 0

@@ -68,7 +68,7 @@ def test_a_bare_loop(model: hw.Model) -> None:
             ]
         assert torch.equal(*again), "without gradients gates are not drawn"
     assert kept(gates.mask()) == [USEFUL] and max(gates.open.values()) > 0.9
-    smaller = gates.remove()
+    smaller = gates.smaller()
     assert smaller.heads.total == 1
     assert not model.hf._forward_pre_hooks
     assert vars(model.hf).keys() == before.keys()
@@ -256,8 +256,8 @@ def test_gates_that_have_not_settled_warn(model: hw.Model) -> None:
     """Chances of 0.47 remove every head by their sign, which is no result."""
     gates = GatedLoop(model, penalty=0.01, start=0.0)
     with pytest.warns(UserWarning, match="have not settled: 100%"):
-        gates.remove()
+        gates.smaller()
     settled = GatedLoop(model, penalty=0.01)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        settled.remove()
+        settled.smaller()

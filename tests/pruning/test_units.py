@@ -326,7 +326,7 @@ class TestCache:
         if cut:
             heads = [head for head in model.heads if head.kind != "encoder-self"]
             removed = [head for head in heads if head.layer == 0]
-            model = model.remove(HeadMask.full(model.heads).without(removed))
+            model = model.without(removed)
         for tokens in (1, 3, 20):
             ids = torch.arange(tokens)[None] + 4
             inputs = {"input_ids": ids}
@@ -342,7 +342,7 @@ class TestCache:
     def test_a_layer_without_heads_keeps_two_numbers(self) -> None:
         model = llama()
         removed = [head for head in model.heads if head.layer == 0]
-        small = model.remove(HeadMask.full(model.heads).without(removed))
+        small = model.without(removed)
         assert small.cache_bytes == model.cache_bytes * 2 // 3 + 2 * 4
 
     def test_a_model_without_a_cache_keeps_none(self) -> None:
@@ -362,7 +362,7 @@ class TestCache:
             )
             with keeping(model.hf, model.discovery, mask):
                 expected = probe(model.hf)
-            small = model.remove(mask)
+            small = model.only(mask)
             assert (expected - probe(small.hf)).abs().max() <= 1e-5
             assert small.cache_bytes <= model.cache_bytes
             assert small.weight_bytes < model.weight_bytes
@@ -372,16 +372,16 @@ class TestCache:
         mask = greedy(
             model.heads, lambda _: random_scores(model.heads, 5), SELF, keep=12, unit="group"
         )[-1]
-        small = model.remove(mask)
+        small = model.only(mask)
         assert 2 * small.cache_bytes == model.cache_bytes and small.heads.total == 12
 
     def test_growth_is_refused_with_its_number_unless_asked_for(self) -> None:
         model = llama()
         mask = HeadMask.full(model.heads).without([Head("decoder-self", 0, 1)])
         with pytest.raises(HeadwiseError, match=r"cache of llama would grow from 768 to 960 bytes"):
-            model.remove(mask)
+            model.only(mask)
         with pytest.warns(UserWarning, match="would grow from 768 to 960 bytes per token"):
-            small = model.remove(mask, grow=True)
+            small = model.only(mask, grow=True)
         assert small.cache_bytes == 960 and small.heads.key_value["decoder-self"] == (7, 4, 4)
 
 

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 import headwise as hw
 from headwise.core.heads import Head, HeadMap
-from headwise.core.layout import HeadMask
 from headwise.core.progress import silent
 from headwise.faces.cli import app
 from headwise.roles import alignment as words
@@ -131,7 +130,7 @@ def test_a_language_model_that_names_heads_is_compared_with_them(tmp_path: Path)
     aligned = hw.load(tmp_path / "aligned")
     assert set(aligned.alignment_heads) == set(ASKED)
     first = Head("decoder-self", 0, 0)
-    without = aligned.remove(HeadMask.full(aligned.heads).without([first]))
+    without = aligned.without([first])
     assert set(without.alignment_heads) == {first, Head("decoder-self", *LATER)}
 
 
@@ -283,13 +282,13 @@ def test_the_numbers_of_alignment_heads_follow_a_removal(tmp_path: Path, tiny_ma
     model.alignment_heads = cross((0, 3), (1, 1), (1, 2))
     gone = [*cross((0, 0), (1, 1)), Head("encoder-self", 0, 1)]
     with pytest.warns(UserWarning, match="cross/1/1"):
-        small = model.remove(HeadMask.full(model.heads).without(gone))
+        small = model.without(gone)
     assert small.hf.generation_config.alignment_heads == [[0, 2], [1, 1]]
     assert model.hf.generation_config.alignment_heads == [[0, 3], [1, 1], [1, 2]]
     assert hw.load(small.save(tmp_path / "small")).alignment_heads == cross((0, 2), (1, 1))
-    uncrossed = HeadMask.full(small.heads).without(h for h in small.heads if h.kind == "cross")
+    crossed = [head for head in small.heads if head.kind == "cross"]
     with pytest.warns(UserWarning, match="cross/0/2, cross/1/1"):
-        none = small.remove(uncrossed)
+        none = small.without(crossed)
     assert none.alignment_heads == [] and not hasattr(none.hf.generation_config, "alignment_heads")
     with pytest.raises(hw.HeadwiseError, match="cross/5/0"):
         model.alignment_heads = cross((5, 0))

@@ -170,7 +170,7 @@ def test_the_numbers_are_those_of_the_smaller_model(values: dict[str, Any], tmp_
     out = tmp_path / "out"
     again(make_plan(values), out)
     table = numbers_of(out)
-    small = hw.load(out).remove(hw.HeadMask.read(out / "layouts/plain.greedy-gradient-1.json"))
+    small = hw.load(out).only(hw.HeadMask.read(out / "layouts/plain.greedy-gradient-1.json"))
     small.save(tmp_path / "small")
     alone = {
         **values,

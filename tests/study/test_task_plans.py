@@ -89,7 +89,7 @@ def test_a_classifier_from_scores_to_the_page(classified: dict[str, Any], tmp_pa
         row = table.loc[(name, "test", "accuracy", "full")]
         assert row.value == pytest.approx(accuracy[name] - accuracy["full"])
         assert row.low <= row.value <= row.high
-    greedy = hw.load(out).remove(hw.HeadMask.read(out / "layouts/greedy.greedy-gradient-1.json"))
+    greedy = hw.load(out).only(hw.HeadMask.read(out / "layouts/greedy.greedy-gradient-1.json"))
     found = hw.evaluate(greedy, text).table.set_index("measure").value["accuracy"]
     assert accuracy["greedy.greedy-gradient-1"] == pytest.approx(found)
     assert "greedy.greedy-gradient-4" not in accuracy, "it was only tried"

@@ -229,7 +229,7 @@ def test_a_model_without_cross_heads(heard: Speech) -> None:
     """After pruning, what is left is tested."""
     model = neighbour(-2, head=1)
     kept = frozenset(head for head in model.heads if head.kind == "encoder-self")
-    small = model.remove(HeadMask(model.heads, kept))
+    small = model.only(HeadMask(model.heads, kept))
     out = hw.roles(small, heard)
     assert set(out.table["kind"]) == {"encoder-self"}
     assert out.labels["label"].iloc[1].startswith("positional −2 (")

@@ -50,7 +50,7 @@ def untrained(model: AnyModel, seed: int = 0) -> Model:
     with warnings.catch_warnings(action="ignore"):
         control = Model(hf, model.tokenizer, f"{model.name}, untrained", allow_partial=True)
         if model.layout is not None and not model.is_stock:
-            control = control.remove(model.layout, grow=True)
+            control = control.only(model.layout, grow=True)
     if control.heads != model.heads:
         raise HeadwiseError(
             f"An untrained {type(hf).__name__} shows other heads ({describe(control.heads)}) than {model.name} "

@@ -47,7 +47,7 @@ from headwise.models.attention.discover import discover
 from headwise.models.attention.head_counts import config_has_heads, note_origins
 from headwise.models.attention.offload import device_of, named_weights
 from headwise.models.attention.rebuilt import drop_unused
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from headwise.models.devices import usable
 from headwise.models.generators import unchanged_generators
 from headwise.models.known_text import read_known_texts
@@ -642,7 +642,7 @@ def load_cut(
             "correct it."
         )
     layout = HeadMask(heads, frozenset(set(heads) - set(gone)))
-    smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
+    smaller: Any = smaller_copy(stock, discover(stock, allow_partial=True), layout)
     own = smaller.state_dict(keep_vars=True)
     stored = stored_tensors(path)
     for name in sorted(other_size):
@@ -706,7 +706,7 @@ def load_pruned(
             stock = drop_unused(model_class._from_config(config)).eval()
         else:
             stock = meta_model(config, model_class, offloaded)
-        smaller: Any = remove(stock, discover(stock, allow_partial=True), layout)
+        smaller: Any = smaller_copy(stock, discover(stock, allow_partial=True), layout)
         if offloaded is None:
             tensors: dict[str, Tensor] = {}
             for file in weight_files(path):

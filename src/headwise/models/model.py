@@ -1,4 +1,4 @@
-"""The model class for users: a transformers model with its tokenizer and its heads. `translate`, `remove`, `save`.
+"""The model class for users: a transformers model with its tokenizer and its heads. `translate`, `without`, `save`.
 
 A pruned model's folder contains `config.json` with the layout of kept heads, `model.safetensors`, and the tokenizer
 (docs/layout.md); `loading.py` reads it.
@@ -35,7 +35,7 @@ from headwise.models.attention.configuration import configured_alignment_heads
 from headwise.models.attention.discover import Discovery, discover
 from headwise.models.attention.head_counts import config_has_heads, write_heads_to_config
 from headwise.models.attention.offload import is_offloaded
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from headwise.models.decoding.search_engines import translator_of
 from headwise.models.decoding.translator import Translator, cut_note, endless_note, translate
 from headwise.models.known_text import KnownText, write_known_texts
@@ -60,7 +60,7 @@ INSTEAD = {
     name: f"write hw.{name}(model, …)"
     for name in ("score", "prune", "evaluate", "effects", "roles", "export", "lab", "masked")
 }
-INSTEAD["prune_heads"] = "write model.remove({layer: [heads]}), which gives a smaller model"
+INSTEAD["prune_heads"] = "write model.without({layer: [heads]}), which gives a smaller model"
 
 
 class Model:
@@ -282,25 +282,29 @@ class Model:
         installed or cannot run the model."""
         return translator_of(self.hf, self.tokenizer, self.discovery, engine)
 
-    @called_as("model.remove(['L0H1'])")
-    def remove(
-        self,
-        heads: Named | HeadMask,
-        grow: bool = False,
-    ) -> Model:
-        """A smaller model without some heads, as `HeadMap.named` knows them; or with only the heads of a mask.
+    @called_as("model.without(['L0H1'])")
+    def without(self, heads: Named, grow: bool = False) -> Model:
+        """A smaller model, from which some heads are gone, as `HeadMap.named` knows them. All else is as in `only`."""
+        return self._cut(kept_without(self.heads, heads, "model.only(mask)"), grow)
+
+    @called_as("model.only(mask)")
+    def only(self, mask: HeadMask, grow: bool = False) -> Model:
+        """A smaller model, in which the heads of a mask stay and all others are gone.
 
         The numbers are those of the heads that this model has now.
         The smaller model has weights of its own, so a change of one model does not reach the other, and memory holds
-        both. To keep only the smaller one, drop the other (`model = model.remove(mask)`).
-        grow: where key/value heads would be copied, so that the key/value cache or the
-        weights grow, warn; else raise HeadwiseError.
+        both. To keep only the smaller one, drop the other (`model = model.only(mask)`).
+        grow: where key/value heads would be copied, so that the key/value cache or the weights grow, warn; else raise
+        HeadwiseError.
         """
-        mask = kept_mask(self.heads, heads)
+        refuse_no_mask(mask, "model.without(heads)")
+        return self._cut(mask, grow)
+
+    def _cut(self, mask: HeadMask, grow: bool) -> Model:
         # The layout is in numbers of the first model, the mask in those of this one.
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
         refuse_reparametrised(self.hf)
-        smaller: Any = remove(self.hf, self.discovery, mask)
+        smaller: Any = smaller_copy(self.hf, self.discovery, mask)
         smaller.config.headwise_layout = layout.to_json()
         # Discovers its heads again: what is counted now is what was really left.
         made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
@@ -314,7 +318,8 @@ class Model:
                 raise HeadwiseError(
                     f"{increase} Keep equally many query heads per key/value head, or give grow=True."
                 )
-            warnings.warn(increase, stacklevel=3)
+            # Who called `without` or `only`: `called_as` adds a frame.
+            warnings.warn(increase, stacklevel=4)
         return made
 
     @called_as("model.save('my-folder')")
@@ -430,15 +435,22 @@ def size_increase(before: Model, after: Model) -> str:
 
 @called_as("with hw.masked(model, ['encoder-self/0/1']): …")
 @contextmanager
-def masked(model: Model | PreTrainedModel, heads: Named | HeadMask) -> Iterator[HeadMask]:
+def masked(
+    model: Model | PreTrainedModel, heads: Named = None, *, only: HeadMask | None = None
+) -> Iterator[HeadMask]:
     """A block in which some heads of a model are off: their outputs are zero (Michel et al. 2019, section 2.3), as with the
     `head_mask` that transformers 5 removed. It holds for all that runs the model in it: a forward, `generate`, a pipeline,
     a Trainer. Gives the mask of the heads that are on.
 
-    model: a `Model`, or a plain transformers model, whose heads are found first (two small forwards). heads: that are
-    off, as `HeadMap.named` knows them; or a mask of those that stay on. Raises HeadwiseError for
-    heads that the model does not have.
+    model: a `Model`, or a plain transformers model, whose heads are found first (two small forwards). heads: those that
+    are off, as `HeadMap.named` knows them. only: in place of them a mask, whose heads alone stay on. Raises HeadwiseError
+    for heads that the model does not have.
     """
+    if (heads is None) == (only is None):
+        raise HeadwiseError(
+            "masked needs heads: write with hw.masked(model, ['encoder-self/0/1']): …, or give only, a mask of those that "
+            "stay on, in place of them."
+        )
     if isinstance(model, Model):
         hf, discovery = model.hf, model.discovery
     elif isinstance(model, PreTrainedModel):
@@ -448,14 +460,30 @@ def masked(model: Model | PreTrainedModel, heads: Named | HeadMask) -> Iterator[
         raise HeadwiseError(
             f"hw.masked was given a {type(model).__name__}: give a transformers model, or what hw.load(…) made."
         )
-    mask = kept_mask(discovery.heads, heads)
-    with keeping(hf, discovery, mask):
-        yield mask
+    if only is None:
+        only = kept_without(discovery.heads, heads, "hw.masked(model, only=mask)")
+    refuse_no_mask(only, "hw.masked(model, heads)")
+    with keeping(hf, discovery, only):
+        yield only
 
 
-def kept_mask(every: HeadMap, heads: Named | HeadMask) -> HeadMask:
-    """The mask that is left without some heads; a mask stays as it is."""
-    return heads if isinstance(heads, HeadMask) else HeadMask.full(every).without(heads)
+def kept_without(every: HeadMap, heads: Named, for_masks: str) -> HeadMask:
+    """The mask that is left without some heads. Raises HeadwiseError for a mask, which says the opposite: what stays.
+
+    for_masks: the call that takes one."""
+    if isinstance(heads, HeadMask):
+        raise HeadwiseError(f"A mask says which heads stay, not which ones go: write {for_masks}.")
+    return HeadMask.full(every).without(heads)
+
+
+def refuse_no_mask(given: Any, for_heads: str) -> None:
+    """Raise HeadwiseError for anything in place of a mask of the heads that stay. for_heads: the call that takes heads
+    that go."""
+    if not isinstance(given, HeadMask):
+        raise HeadwiseError(
+            f"{shown_value(given)} was given in place of a mask, an hw.HeadMask of the heads that stay: to name those that "
+            f"go, write {for_heads}."
+        )
 
 
 def renumbered(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
@@ -465,7 +493,7 @@ def renumbered(heads: Sequence[Head], mask: HeadMask) -> list[Head]:
         warnings.warn(
             f"Alignment heads that are not in the smaller model: {', '.join(removed)}. Choose others by "
             "headwise align.",
-            stacklevel=3,
+            stacklevel=5,  # who called `without` or `only`
         )
     return [
         Head(head.kind, head.layer, mask.of(Site(head.kind, head.layer)).index(head.head))

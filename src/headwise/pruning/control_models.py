@@ -81,7 +81,7 @@ def from_scratch(case: Case) -> Trained:
     gates fixed at 0 and 1.
     """
     assert case.shape is not None and case.mask is not None
-    model = case.untrained(case.shape).remove(case.mask, grow=True)
+    model = case.untrained(case.shape).only(case.mask, grow=True)
     facts = case.train(model)
     return Trained(model, {**facts, "notes": []})
 

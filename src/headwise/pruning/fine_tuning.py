@@ -60,7 +60,7 @@ def tune(
     repaired one; it is trained in place.
     """
     model.heads.only(kinds)  # raises for a kind that the model does not have
-    smaller = start or model.remove(mask, grow=True)  # the mask obeys the unit that was asked for
+    smaller = start or model.only(mask, grow=True)  # the mask obeys the unit that was asked for
     if isinstance(options, GateTraining):
         options = options.of_weights
     before = loss_on_dev(smaller, training)

@@ -372,7 +372,7 @@ def decide(
             decided = loss
     return Pruned(
         mask,
-        model.remove(mask, grow=True),
+        model.only(mask, grow=True),
         soft_loss=soft,
         decided_loss=decided,
         loss=loss,

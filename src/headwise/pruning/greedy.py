@@ -276,7 +276,7 @@ def cut(
     if options.repair:
         return repairs().smaller(mask)
     # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
-    return model.remove(mask, grow=True)
+    return model.only(mask, grow=True)
 
 
 def too_generous(option: str, limit: float, whole: float) -> str:

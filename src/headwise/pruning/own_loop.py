@@ -28,7 +28,7 @@ class GatedLoop(TrainerCallback):
 
     Inside the block every forward has gates: drawn where gradients are computed, deterministic elsewhere. `step()`,
     once after each update of the weights, adds the gradient of λ times the expected number of open gates, and updates
-    the gates by an Adam of their own. Afterwards the model is as before, and `remove()` gives the smaller one:
+    the gates by an Adam of their own. Afterwards the model is as before, and `smaller()` gives the smaller one:
 
         with GatedLoop(model, penalty=0.01) as gates:
             for batch in batches:
@@ -36,7 +36,7 @@ class GatedLoop(TrainerCallback):
                 optimizer.step()
                 optimizer.zero_grad()
                 gates.step()
-        smaller = gates.remove()
+        smaller = gates.smaller()
 
     It is also a callback of transformers, which steps by itself: `Trainer(model.hf, callbacks=[gates], ...).train()`
     inside the block. The Trainer's checkpoints do not hold the gates, so such a run cannot resume.
@@ -121,7 +121,7 @@ class GatedLoop(TrainerCallback):
         """The heads whose gates stay open."""
         return self.gates.mask(self.model.heads, self.gates.kept(rule))
 
-    def remove(self, rule: Rule = "sign") -> Model:
+    def smaller(self, rule: Rule = "sign") -> Model:
         """The model without the heads whose gates are shut. Warns where gates have not settled."""
         undecided = self.gates.undecided()
         if undecided > UNDECIDED:
@@ -130,7 +130,7 @@ class GatedLoop(TrainerCallback):
                 "nearly random. Train longer.",
                 stacklevel=2,
             )
-        return self.model.remove(self.mask(rule))
+        return self.model.only(self.mask(rule))
 
 
 def average_over_processes(parameter: torch.nn.Parameter) -> None:

@@ -186,7 +186,7 @@ class Repairs:
         HeadwiseError for fewer tokens than the fit needs."""
         to_fit = changed_layers(self.model, mask, self.layers)
         if not to_fit:
-            return Repaired(self.model.remove(mask, grow=True), 0.0, 0.0, True)
+            return Repaired(self.model.only(mask, grow=True), 0.0, 0.0, True)
         drift = any(map(makes_up, to_fit))
         if drift:
             drift = self.missed(mask, True) <= self.missed(mask, False)
@@ -210,7 +210,7 @@ class Repairs:
     ) -> Repaired:
         """The model repaired in one way; where that does not help, only cut."""
         model, text, judge = self.model, whole.text, self.judge(mask)
-        smaller = model.remove(mask, grow=True)
+        smaller = model.only(mask, grow=True)
         to_fit = changed_layers(model, mask, self.layers)
         refuse_few_tokens(smaller, to_fit, text)
         if mask not in self.cut_missed:
@@ -234,7 +234,7 @@ class Repairs:
         after = judge.missed(smaller)
         if not after < before:
             with warnings.catch_warnings(action="ignore"):  # said already
-                smaller = model.remove(mask, grow=True)
+                smaller = model.only(mask, grow=True)
             return Repaired(smaller, before, before, False, drift)
         return Repaired(smaller, before, after, True, drift)
 

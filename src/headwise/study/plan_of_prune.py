@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.layout import HeadMask
 from headwise.core.options import REPAIR, Pruning, Train, validated
 from headwise.core.removal_units import removal_units
 from headwise.study.plan import GreedySweep, Plan, make_plan
@@ -92,7 +91,7 @@ def refuse_irremovable(model: Model, options: Pruning) -> None:
     """Raise HeadwiseError for heads that cannot be removed, before anything is scored: some are removed to see."""
     first = removal_units(model.heads.only(options.kinds or model.heads.kinds), options.unit)[0]
     with warnings.catch_warnings(action="ignore"):
-        model.remove(HeadMask.full(model.heads).without(first), grow=True)
+        model.without(first, grow=True)
 
 
 def too_short_for_repair(plan: Plan, model: Model) -> str:

@@ -290,7 +290,7 @@ def unpruned(model: Model, limit: float | None) -> Model:
     warnings.warn(
         f"No smaller model loses at most {limit:g} on dev, so no head was removed.", stacklevel=5
     )
-    return model.remove(HeadMask.full(model.heads), grow=True)
+    return model.only(HeadMask.full(model.heads), grow=True)
 
 
 def plan_of_options(

@@ -398,7 +398,7 @@ class RunContext:
     def fresh(self) -> Model:
         """The full model, to be trained on. Those that nobody changes leave the memory until they are asked for."""
         if self.made_in_memory is not None:
-            return self.full.remove(HeadMask.full(self.full.heads), grow=True)
+            return self.full.only(HeadMask.full(self.full.heads), grow=True)
         self.last_pruned = ((), None)
         self.repairs = None
         # A cached property: the next question reads it again.

@@ -44,7 +44,7 @@ def small(tiny_marian: Any, tmp_path: Path) -> Path:
     """The folder of a pruned model with an empty layer."""
     whole = Model(tiny_marian(), None, "whole")
     kept = frozenset(head for head in whole.heads if head.layer != 1 and head.head > 0)
-    return whole.remove(HeadMask(whole.heads, kept)).save(tmp_path / "small")
+    return whole.only(HeadMask(whole.heads, kept)).save(tmp_path / "small")
 
 
 def test_nothing_is_sent_unless_asked(hub: Hub, small: Path) -> None:

@@ -64,9 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(folder: Path) -> Session:
     model = hw.load(folder)
-    pruned = model.remove(
-        hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)])
-    )
+    pruned = model.without([hw.Head("cross", 0, 1), hw.Head("cross", 0, 2)])
     return Session(model, pruned, trees={TREE.text: TREE})
 
 
@@ -811,7 +809,7 @@ def test_a_pair_of_prompts_shares_a_table(visit: Any) -> None:
 def test_an_embedding_model_is_compared_with_its_pruned_one(visit: Any) -> None:
     model = embedder()
     mask = hw.HeadMask.full(model.heads).without([hw.Head("encoder-self", 1, 0)])
-    pruned = model.remove(mask)
+    pruned = model.only(mask)
     library = Session(copy.deepcopy(model), copy.deepcopy(pruned))
     session = Session(model, pruned)
     session.about |= {"title": "tiny-embedder", "run": "small"}

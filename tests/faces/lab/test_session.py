@@ -297,7 +297,7 @@ def test_a_pruned_embedding_model_is_compared_with_the_full_one() -> None:
     """Not with itself, which would always be 1."""
     full = embedder()
     mask = hw.HeadMask.full(full.heads).without([Head("encoder-self", 1, 0)])
-    session = Session(full, full.remove(mask))
+    session = Session(full, full.only(mask))
     pruned = session.inspect(Question(text=TEXT, model="pruned"))["similarity"]
     switched_off = session.inspect(Question(text=TEXT, gates={"encoder-self/1/0": 0.0}))
     assert pruned == pytest.approx(switched_off["similarity"], abs=1e-5)
@@ -361,7 +361,7 @@ def test_what_is_no_answer_of_the_model_is_called_so(problem: str) -> None:
 
 def test_a_pruned_model_with_an_empty_layer_works(translator: Session) -> None:
     heads = translator.model.heads
-    small = translator.model.remove(
+    small = translator.model.only(
         hw.HeadMask.full(heads).without(h for h in heads if h.layer == 0 and h.kind == "cross")
     )
     inspection = Session(small).inspect(Question(text=TEXT))

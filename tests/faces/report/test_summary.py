@@ -249,7 +249,7 @@ def published(
     model = Model(tiny_marian(), None, "whole")
     kept = frozenset(head for head in model.heads if head.layer != 1 and head.head > 0)
     for name in ("lambda-0.02", CHOSEN):
-        model.remove(HeadMask(model.heads, kept)).save(run_folder / "pruned" / name)
+        model.only(HeadMask(model.heads, kept)).save(run_folder / "pruned" / name)
     return run_folder
 
 

@@ -34,7 +34,7 @@ from headwise.core.heads import Site
 from headwise.core.layout import HeadMask
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import Discovery, discover, example_batch
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from headwise.models.model import Model
 from models.attention.shrink import classes, make, padded
 
@@ -106,7 +106,7 @@ def examine(name: str, family: str) -> tuple[str, str]:
         return "SILENT ERROR", f"the idle interface moves the output by {idle:.2g}"
     mask, reason = some(discovery), ""
     try:
-        smaller: Any = remove(model, discovery, mask)
+        smaller: Any = smaller_copy(model, discovery, mask)
     except HeadwiseError as error:
         smaller, reason = None, one_line(error)
     if smaller is not None:

@@ -44,7 +44,7 @@ from headwise.core.removal_units import UNITS, removal_units
 from headwise.data.embedded import write_treebank
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import Discovery, discover, output_of
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from headwise.models.engines.engine import engine
 from headwise.models.engines.export import export
 from headwise.models.families import FAMILY_TABLE, family_rows
@@ -206,7 +206,7 @@ def removed(
             continue
         for turn, mask in enumerate(masks):
             try:
-                smaller = remove(hf, discovery, mask)
+                smaller = smaller_copy(hf, discovery, mask)
             except HeadwiseError as error:
                 row.say("removed", "no", one_line(error))
                 return None
@@ -230,7 +230,7 @@ def uniform(row: Row, model: Model, inputs: dict[str, Any]) -> None:
         shared = heads // model.heads.key_value[head.kind][head.layer]
         if (head.head if shared > 1 else head.head + head.layer) % 2:
             kept.append(head)
-    small: Any = model.remove(HeadMask(model.heads, frozenset(kept)))
+    small: Any = model.only(HeadMask(model.heads, frozenset(kept)))
     row["uniform"] = "yes" if small.is_stock else "no"
     if small.is_stock:
         with tempfile.TemporaryDirectory() as folder:
@@ -291,7 +291,7 @@ def uneven(name: str, family: str, tied: bool) -> Model:
         hf.tie_weights()
     discovery = discover(hf)
     mask = HeadMask.full(discovery.heads).without([Head(*discovery.heads.sites[0], 0)])
-    smaller: Any = remove(hf, discovery, mask)
+    smaller: Any = smaller_copy(hf, discovery, mask)
     return Model(smaller, byte_tokenizer(), family, mask)
 
 

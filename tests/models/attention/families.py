@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
 from headwise.models.attention.discover import Discovery, discover
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 
 WORDS, PAD = 50, 0
 STACK = {
@@ -157,7 +157,7 @@ def without(discovery: Discovery, gone: Iterable[Head]) -> HeadMask:
 
 
 def cut(model: Any, discovery: Discovery, gone: Iterable[Head]) -> Any:
-    return remove(model, discovery, without(discovery, gone))
+    return smaller_copy(model, discovery, without(discovery, gone))
 
 
 def build(name: str, seed: int = 0, **config: Any) -> PreTrainedModel:

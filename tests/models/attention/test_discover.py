@@ -15,7 +15,7 @@ from headwise.core.layout import HeadMask
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import discover
 from headwise.models.attention.kernel import AttentionCall
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from headwise.models.model import Model
 from models.attention.families import (
     CAUSAL,
@@ -215,7 +215,7 @@ def test_a_pruned_encoder_whose_heads_look_back_stays_an_encoder() -> None:
         model.encoder.layer[1].attention.self.value.weight.zero_()
     whole = Model(model, None, "bert")
     removed = [head for head in whole.heads if head.layer == 0]
-    small = whole.remove(HeadMask.full(whole.heads).without(removed))
+    small = whole.without(removed)
     assert small.heads.query == {"encoder-self": (0, 4)}
 
 
@@ -232,7 +232,7 @@ def test_a_cut_model_promises_its_layout() -> None:
 def test_a_model_with_no_head_left_is_still_a_model() -> None:
     model = tiny("marian")
     discovery = discover(model)
-    smaller = remove(model, discovery, HeadMask(discovery.heads, frozenset()))
+    smaller = smaller_copy(model, discovery, HeadMask(discovery.heads, frozenset()))
     assert discover(smaller).heads.query == {
         "encoder-self": (0, 0),
         "decoder-self": (0, 0),

@@ -19,7 +19,7 @@ from headwise.models.attention import removal
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import HALF_PRECISION, Float32, discover, probe
 from headwise.models.attention.matrices import Matrices
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from models.attention.every_class import examine, outputs
 from models.attention.families import TWO_STACKS, build, tiny
 from models.attention.shrink import SPECIAL, classes, make, padded
@@ -111,7 +111,9 @@ def test_whisper_hears_a_recording() -> None:
     mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
     with keeping(model, discovery, mask):
         expected = probe(model)
-    torch.testing.assert_close(probe(remove(model, discovery, mask)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        probe(smaller_copy(model, discovery, mask)), expected, rtol=0, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", HALF_PRECISION)
@@ -122,7 +124,7 @@ def test_a_model_of_half_precision_is_confirmed_in_float32(
     model = tiny("marian").to(dtype)
     discovery = discover(model)
     mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
-    remove(model, discovery, mask)
+    smaller_copy(model, discovery, mask)
     assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
     usual = removal.cut_layer
@@ -134,7 +136,7 @@ def test_a_model_of_half_precision_is_confirmed_in_float32(
 
     monkeypatch.setattr(removal, "cut_layer", slightly_wrong)
     with pytest.raises(HeadwiseError, match="something else"):
-        remove(model, discovery, mask)
+        smaller_copy(model, discovery, mask)
 
 
 def test_computing_in_float32_is_what_a_float32_copy_does() -> None:
@@ -161,7 +163,7 @@ def test_no_head_waits_for_the_device(family: str) -> None:
     model = tiny(family)
     discovery = discover(model)
     mask = HeadMask.full(discovery.heads).without(list(discovery.heads)[::3])
-    smaller, inputs = remove(model, discovery, mask), padded(model)
+    smaller, inputs = smaller_copy(model, discovery, mask), padded(model)
     with keeping(model, discovery, mask), syncs() as seen:
         outputs(model, inputs)
         outputs(smaller, inputs)

@@ -54,7 +54,7 @@ def halved(model: Model, groups: bool = False) -> Model:
         pair = (head.head // 2 if groups else head.head) % 2
         if pair == head.layer % 2:
             kept.append(head)
-    return model.remove(HeadMask(model.heads, frozenset(kept)))
+    return model.only(HeadMask(model.heads, frozenset(kept)))
 
 
 def configuration(folder: Path) -> dict[str, object]:
@@ -95,7 +95,7 @@ def test_what_becomes_uneven_says_the_first_numbers_again(tmp_path: Path) -> Non
     model = model_of("phi3")
     once = load(halved(model).save(tmp_path / "once"))
     assert configuration(tmp_path / "once")["num_attention_heads"] == 2
-    twice = once.remove(HeadMask.full(once.heads).without([Head("decoder-self", 0, 1)]))
+    twice = once.without([Head("decoder-self", 0, 1)])
     again = load(twice.save(tmp_path / "twice"))
     assert configuration(tmp_path / "twice")["num_attention_heads"] == 4
     assert not again.is_stock and again.heads.query["decoder-self"] == (1, 2)
@@ -108,11 +108,11 @@ def test_copies_of_key_value_heads_are_still_known_after_loading(tmp_path: Path)
     model = model_of("smollm3")
     kept = [Head("decoder-self", layer, head) for layer in (0, 1) for head in (0, 1, 2)]
     with warnings.catch_warnings(action="ignore"):  # the cache grows
-        small = model.remove(HeadMask(model.heads, frozenset(kept)), grow=True)
+        small = model.only(HeadMask(model.heads, frozenset(kept)), grow=True)
     assert small.heads.key_value["decoder-self"] == (3, 3) and small.is_stock
     again = load(small.save(tmp_path / "small"))
     for each in (small, again):
-        fewer = each.remove(HeadMask.full(each.heads).without([Head("decoder-self", 0, 2)]))
+        fewer = each.without([Head("decoder-self", 0, 2)])
         assert fewer.heads.key_value["decoder-self"] == (1, 3)
         assert load(fewer.save(tmp_path / "fewer")).heads == fewer.heads
 
@@ -137,7 +137,7 @@ def test_a_number_that_transformers_refuses_stays_out_of_the_configuration(tmp_p
     """A Llama's width must be a multiple of its number of heads, although its head size is a number of its own."""
     model = model_of("llama")
     kept = frozenset(head for head in model.heads if head.head != 3)
-    small = model.remove(HeadMask(model.heads, kept))
+    small = model.only(HeadMask(model.heads, kept))
     assert small.heads.query["decoder-self"] == (3, 3) and not small.is_stock
     assert load(small.save(tmp_path / "small")).heads == small.heads
     assert configuration(tmp_path / "small")["num_attention_heads"] == 4

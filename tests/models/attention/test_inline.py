@@ -16,7 +16,7 @@ from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import discover, output_of
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.projection import output_weights
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from models.attention.families import OWN, at_tokens, batch, cut, output, ready, real, tiny
 
 UNCUT = {"fsmt": 1, "openai": 4}  # how many heads of the first layer are too many to remove
@@ -105,7 +105,7 @@ def test_removed_equals_masked_and_generation_needs_no_cache(family: str) -> Non
     mask = HeadMask.full(discovery.heads).without(
         [*list(discovery.heads)[4:], list(discovery.heads)[1], list(discovery.heads)[2]]
     )
-    smaller = remove(model, discovery, mask)
+    smaller = smaller_copy(model, discovery, mask)
     with keeping(model, discovery, mask):
         expected = output(model, inputs)
     torch.testing.assert_close(

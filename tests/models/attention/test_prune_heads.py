@@ -52,7 +52,7 @@ def test_shapes_and_logits(name: str) -> None:
         for layer, some in heads.items()
         for head in some
     ]
-    small = model.remove(hw.HeadMask.full(model.heads).without(gone))
+    small = model.without(gone)
     shapes = {parameter: list(tensor.shape) for parameter, tensor in small.hf.named_parameters()}
     cut = [part for part in shapes if shapes[part] != list(model.hf.get_parameter(part).shape)]
     turned = {
@@ -73,14 +73,12 @@ def test_shapes_and_logits(name: str) -> None:
 def test_call_after_call() -> None:
     """Heads of a smaller model have new numbers; transformers 4 kept the old ones."""
     model = whole("gpt2-twice")
-    once = model.remove(
-        hw.HeadMask.full(model.heads).without([hw.Head("decoder-self", 1, head) for head in (0, 2)])
-    )
+    once = model.without([hw.Head("decoder-self", 1, head) for head in (0, 2)])
     again = [
         hw.Head("decoder-self", 0, 5),
         hw.Head("decoder-self", 1, 2),
     ]  # 4 was the third that stayed
-    small = once.remove(hw.HeadMask.full(once.heads).without(again))
+    small = once.without(again)
     there = batch()["attention_mask"].bool()
     expected = torch.tensor(REFERENCE["gpt2-twice"]["logits"])
     torch.testing.assert_close(logits(small)[there], expected[there], rtol=0, atol=1e-6)
@@ -96,7 +94,7 @@ def left_by_transformers(name: str, folder: Path, ending: str) -> None:
     kind = model.heads.kinds[0]
     gone = [hw.Head(kind, layer, head) for layer, some in heads.items() for head in some]
     model.hf.save_pretrained(folder)
-    small = model.remove(hw.HeadMask.full(model.heads).without(gone))
+    small = model.without(gone)
     tensors = {}
     for weight, tensor in small.hf.state_dict().items():
         turned = weight.endswith(("c_attn.weight", "c_proj.weight")) and kind == "decoder-self"

@@ -75,7 +75,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
             return (
                 whole,
                 mask,
-                whole.remove(mask, grow=True).save(tmp_path_factory.mktemp(family) / "small"),
+                whole.only(mask, grow=True).save(tmp_path_factory.mktemp(family) / "small"),
             )
 
     return make

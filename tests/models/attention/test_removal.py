@@ -23,7 +23,7 @@ from headwise.core.layout import HeadMask, key_value_heads
 from headwise.models.attention.capture import capture, keeping
 from headwise.models.attention.discover import Discovery, discover
 from headwise.models.attention.kernel import AttentionCall
-from headwise.models.attention.removal import EmptyAttention, remove
+from headwise.models.attention.removal import EmptyAttention, smaller_copy
 from models.attention.families import (
     GPT,
     STACK,
@@ -70,7 +70,7 @@ def agree(got: Tensor, expected: Tensor) -> None:
 def removed_equals_masked(model: Any, discovery: Discovery, mask: HeadMask) -> Tensor:
     """On the outputs at tokens, which are returned."""
     inputs = batch(model)
-    smaller = remove(model, discovery, mask)
+    smaller = smaller_copy(model, discovery, mask)
     with keeping(model, discovery, mask):
         expected = at_tokens(model, inputs)
     agree(at_tokens(smaller, inputs), expected)
@@ -80,7 +80,7 @@ def removed_equals_masked(model: Any, discovery: Discovery, mask: HeadMask) -> T
 def some_are_cut(family: str) -> tuple[Any, Any, dict[str, Tensor]]:
     """The whole model, one without some of its heads, and a batch."""
     model, discovery, inputs = ready(family)
-    return model, remove(model, discovery, masks(discovery.heads, 2)[1]), inputs
+    return model, smaller_copy(model, discovery, masks(discovery.heads, 2)[1]), inputs
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -174,7 +174,7 @@ def writes_what_the_masked_model_writes(
     whole = model.generate(**given, do_sample=False).tolist()
     different = 0
     for mask in some:
-        smaller = remove(model, discovery, mask)
+        smaller = smaller_copy(model, discovery, mask)
         with keeping(model, discovery, mask):
             expected = model.generate(**given, do_sample=False).tolist()
         for cached in (True, False):
@@ -266,7 +266,7 @@ def test_cut_weights_of_gpt2_lie_in_memory_as_those_of_other_models() -> None:
     """Its own are the other way round, and safetensors refuses a view of them."""
     model, discovery, _ = ready("gpt2")
     one = HeadMask(discovery.heads, frozenset({Head("decoder-self", 0, 1)}))
-    smaller = remove(model, discovery, one)
+    smaller = smaller_copy(model, discovery, one)
     assert all(parameter.is_contiguous() for parameter in smaller.parameters())
 
 
@@ -291,8 +291,8 @@ def test_a_layout_of_another_model_is_refused() -> None:
     discovery, copied = discover(model), copy.deepcopy(model)
     layout, whole = HeadMask.full(discover(other).heads), HeadMask.full(discovery.heads)
     words = "encoder-self 4+4+4 heads, but … encoder-self 4+4: give the layout"
-    refuses(lambda: remove(model, discovery, layout), words)
-    refuses(lambda: remove(copied, discovery, whole), "discover its heads again")
+    refuses(lambda: smaller_copy(model, discovery, layout), words)
+    refuses(lambda: smaller_copy(copied, discovery, whole), "discover its heads again")
 
 
 @pytest.mark.parametrize("family", REMOVABLE)
@@ -300,7 +300,7 @@ def test_a_cut_model_can_be_cut_again(family: str) -> None:
     model, discovery, inputs = ready(family)
     heads = discovery.heads
     first = masks(heads, 2)[1]
-    once = remove(model, discovery, first)
+    once = smaller_copy(model, discovery, first)
     again = discover(once)
     left = again.heads
     for second in (HeadMask.full(left).without([next(iter(left))]), *masks(left, 2)):
@@ -401,7 +401,7 @@ ONE_PER_GROUP = [Head("decoder-self", 0, 0), Head("decoder-self", 0, 2)]
 def pair() -> list[hw.Model]:
     """A model whose output layer is its embeddings, and a smaller one."""
     model = hw.Model(tiny("llama", tie_word_embeddings=True), None, "llama")
-    return [model, model.remove(HeadMask.full(model.heads).without(ONE_PER_GROUP))]
+    return [model, model.without(ONE_PER_GROUP)]
 
 
 def by_a_gradient_given(hf: PreTrainedModel) -> None:
@@ -450,7 +450,7 @@ def test_removing_many_times_leaves_nothing_on_the_weights() -> None:
     before = {id(each): vars(each).copy() for each in model.hf.parameters()}
     mask = HeadMask.full(model.heads).without(ONE_PER_GROUP)
     for _ in range(5):
-        small = model.remove(mask)
+        small = model.only(mask)
     for parameter in [*model.hf.parameters(), *small.hf.parameters()]:
         assert not parameter._post_accumulate_grad_hooks and not parameter._backward_hooks
     assert {id(each): vars(each) for each in model.hf.parameters()} == before
@@ -464,6 +464,6 @@ def test_copies_of_a_key_value_head_are_known_after_two_removals() -> None:
         discovery = discover(model)
         some = [Head("decoder-self", 0, head) for head in kept]
         rest = [head for head in discovery.heads if head.layer == 1]
-        model = remove(model, discovery, HeadMask(discovery.heads, frozenset([*some, *rest])))
+        model = smaller_copy(model, discovery, HeadMask(discovery.heads, frozenset([*some, *rest])))
         groups.append(discover(model).heads.key_value["decoder-self"][0])
     assert groups == [4, 3, 1]

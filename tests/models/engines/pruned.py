@@ -329,7 +329,7 @@ def listener() -> Model:
 def uneven(model: Model, empty: int | None = 1, seed: int = 1) -> Model:
     """About half of the heads, at least one a layer but for the layer `empty`."""
     with warnings.catch_warnings(action="ignore"):  # with grouped queries the cache may grow
-        return model.remove(half(model, empty, seed), grow=True)
+        return model.only(half(model, empty, seed), grow=True)
 
 
 def half(model: Model, empty: int | None, seed: int) -> HeadMask:
@@ -364,7 +364,7 @@ def groups(model: Model, empty: int | None = 1) -> Model:
     """Whole key/value groups: 1, 2 … of 4 a layer."""
     size = model.heads.count(model.heads.sites[0]) // model.heads.key_value["decoder-self"][0]
     kept = (head for head in model.heads if head.layer != empty and head.head // size <= head.layer)
-    return model.remove(HeadMask(model.heads, frozenset(kept)))
+    return model.only(HeadMask(model.heads, frozenset(kept)))
 
 
 def greedy(model: Model, prompt: list[int], count: int) -> list[int]:

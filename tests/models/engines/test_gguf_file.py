@@ -99,7 +99,7 @@ def test_a_repaired_model_gives_the_same_tokens(family, tmp_path):
 @pytest.mark.parametrize("family", ["gemma2", "bloom"])
 def test_a_model_without_any_head_gives_the_same_tokens(family, tmp_path):
     model = small_model(family)
-    small = model.remove(HeadMask(model.heads, frozenset()))
+    small = model.only(HeadMask(model.heads, frozenset()))
     assert compare(small, tmp_path / "none", "float32") == 16
 
 
@@ -116,7 +116,7 @@ def test_whole_groups_save_key_value_heads(family, tmp_path):
 def test_equal_layers_and_whole_models_need_no_zeros(family, tmp_path):
     model = small_model(family)
     kept = [head for head in model.heads if head.head % 2 == head.layer % 2]
-    half = model.remove(HeadMask(model.heads, frozenset(kept)))
+    half = model.only(HeadMask(model.heads, frozenset(kept)))
     for small in (model, half):
         notes = []
         hw.export(small, "gguf", tmp_path / f"{small.heads.total}", "float32", say=notes.append)
@@ -133,7 +133,7 @@ def test_zeros_go_up_to_the_fullest_layer_and_groups_share_again():
     model = small_model("gemma")
     gone = [Head("decoder-self", 0, head) for head in (0, 2, 3)]
     gone += [Head("decoder-self", 1, head) for head in range(4)]
-    small = model.remove(HeadMask.full(model.heads).without(gone), grow=True)
+    small = model.without(gone, grow=True)
     assert small.heads.key_value["decoder-self"] == (5, 2, 4)
     first, second, third = places_in_file(small).values()
     assert first.query == [0, -1, 1, 2, 3, 4, -1, -1]

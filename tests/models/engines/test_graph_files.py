@@ -58,7 +58,7 @@ def test_attention_weights_as_in_transformers(family):
     whole = asker(family)
     removed = next(head for head in whole.heads if head.kind != "cross")
     mask = HeadMask.full(whole.heads).without([removed])
-    for model in (whole, whole.remove(mask, grow=True)):
+    for model in (whole, whole.only(mask, grow=True)):
         chosen = []
         for kind in model.heads.kinds:
             of_kind = list(model.heads.only([kind]))

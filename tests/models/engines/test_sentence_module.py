@@ -22,7 +22,7 @@ def pruned(folder: Path) -> hw.Model:
     )
     whole = hw.load(given)
     removed = [head for head in whole.heads if head.layer == 0 or head.head == 1]
-    whole.remove(hw.HeadMask.full(whole.heads).without(removed)).save(folder / "small")
+    whole.without(removed).save(folder / "small")
     return hw.load(folder / "small")
 
 

@@ -56,7 +56,7 @@ def pruned(family: str, seed: int = 0) -> hw.Model:
         if head.layer != 1
     ]
     with warnings.catch_warnings(action="ignore"):  # with grouped queries the cache may grow
-        return whole.remove(hw.HeadMask(whole.heads, frozenset(kept)), grow=True)
+        return whole.only(hw.HeadMask(whole.heads, frozenset(kept)), grow=True)
 
 
 def generated(model: hw.Model) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -103,7 +103,7 @@ def test_heads_of_zeros_are_heads_that_may_be_removed(family: str, tmp_path: Pat
         for head, part in enumerate(weight.chunk(again.heads.count(site))):
             if not part.any():
                 zeros.append(hw.Head(site.kind, site.layer, head))
-    back = again.remove(hw.HeadMask.full(again.heads).without(zeros), grow=True)
+    back = again.without(zeros, grow=True)
     assert back.heads == small.heads
     inputs = batch(small.hf)
     torch.testing.assert_close(output(back.hf, inputs), output(small.hf, inputs), atol=5e-5, rtol=0)
@@ -133,10 +133,10 @@ def test_layers_that_share_a_bias_by_position_keep_its_columns(tmp_path: Path) -
     """T5: heads 0 and 1, and 1 and 2, of two layers are three columns; one number serves all three kinds."""
     whole = hw.Model(tiny("t5"), None, "t5")
     kept = [head for head in whole.heads if head.head in ((0, 1), (1, 2))[head.layer]]
-    again, says = written(whole.remove(hw.HeadMask(whole.heads, frozenset(kept))), tmp_path / "a")
+    again, says = written(whole.only(hw.HeadMask(whole.heads, frozenset(kept))), tmp_path / "a")
     assert again.heads.query == {kind: (3, 3) for kind in whole.heads.kinds} and "saves" in says
     kept = [head for head in whole.heads if head.kind != "cross" or head.head < 2]
-    again, says = written(whole.remove(hw.HeadMask(whole.heads, frozenset(kept))), tmp_path / "b")
+    again, says = written(whole.only(hw.HeadMask(whole.heads, frozenset(kept))), tmp_path / "b")
     assert again.heads == whole.heads and "the fullest layers need as many as before" in says
 
 
@@ -152,7 +152,7 @@ def test_it_says_why_nothing_is_saved(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_a_model_without_heads_has_one_of_zeros_in_each_layer(family: str, tmp_path: Path) -> None:
     whole = hw.Model(tiny(family), None, family)
-    small = whole.remove(hw.HeadMask(whole.heads, frozenset()))
+    small = whole.only(hw.HeadMask(whole.heads, frozenset()))
     again, _ = written(small, tmp_path / "stock")
     assert again.heads.query == {kind: (1, 1) for kind in whole.heads.kinds}
     inputs = batch(small.hf)
@@ -163,7 +163,7 @@ def test_copies_of_a_key_value_head_are_one_again_while_they_are_equal(tmp_path:
     """Kept 3 of 8 heads, of one group two: each has a copy. Trained apart, the copies stay."""
     whole = language_model("qwen3")
     kept = [head for head in whole.heads if head.layer or head.head in (0, 1, 2)]
-    small = whole.remove(hw.HeadMask(whole.heads, frozenset(kept)))
+    small = whole.only(hw.HeadMask(whole.heads, frozenset(kept)))
     site = small.heads.sites[0]
     assert small.heads.key_value["decoder-self"] == (3, 4, 4)
     assert groups_of(small.hf, small.discovery)[site] == [(0, [0, 1]), (2, [2])]
@@ -182,9 +182,7 @@ def test_copies_of_a_key_value_head_are_one_again_while_they_are_equal(tmp_path:
 def test_alignment_heads_have_the_numbers_of_their_places(tmp_path: Path) -> None:
     model = listener()
     model.alignment_heads = [hw.Head("cross", 0, 3), hw.Head("cross", 1, 1)]
-    small = model.remove(
-        hw.HeadMask.full(model.heads).without([hw.Head("cross", 0, 0), hw.Head("cross", 1, 0)])
-    )
+    small = model.without([hw.Head("cross", 0, 0), hw.Head("cross", 1, 0)])
     again, _ = written(small, tmp_path / "stock")
     assert small.alignment_heads != model.alignment_heads == again.alignment_heads
 
@@ -232,7 +230,7 @@ def test_sentence_transformers_loads_it_without_headwise(tmp_path: Path) -> None
     settings: dict[str, Any] = {"pooling_mode": "mean", "embedding_dimension": 32}
     whole = hw.load(folder_of_sentence_transformers(tmp_path / "given", settings))
     removed = [head for head in whole.heads if head.layer == 0 or head.head == 1]
-    whole.remove(hw.HeadMask.full(whole.heads).without(removed)).save(tmp_path / "small")
+    whole.without(removed).save(tmp_path / "small")
     hw.export(hw.load(tmp_path / "small"), "stock", tmp_path / "stock", say=str)
     lines = sentences(4, 2)
     wanted = SentenceTransformer(str(tmp_path / "small"), trust_remote_code=True).encode(lines)

@@ -91,9 +91,7 @@ CALLS: dict[str, Callable[[hw.Model, Any], Any]] = {
     "prune": lambda model, place: hw.prune(
         model, pairs(8), hw.Greedy(keep=4, measure="random"), dev=pairs(4, 9)
     ),
-    "remove": lambda model, place: model.remove(
-        hw.HeadMask.full(model.heads).without(["encoder-self/0/0"])
-    ),
+    "remove": lambda model, place: model.without(["encoder-self/0/0"]),
     "save": lambda model, place: model.save(place / "saved"),
     "push": lambda model, place: hw.push(model.save(place / "pushed"), "me/it"),
 }

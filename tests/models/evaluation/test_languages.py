@@ -28,7 +28,7 @@ def test_evaluate_and_greedy_removal_part_words_as_the_references_do(
 ) -> None:
     """The whole model writes the references; one with heads removed leaves the ends of sentences out."""
     model = asker()
-    small = model.remove(["encoder-self/0/1"])
+    small = model.without(["encoder-self/0/1"])
     text = pairs_with(targets)
 
     calls: list[Any] = []

@@ -54,7 +54,7 @@ def slow(model: hw.Model, text: list[str], mode: str = "mean") -> np.ndarray:
 
 def smaller(model: hw.Model, *removed: int) -> hw.Model:
     gone = {Head("encoder-self", place // 2, place % 2) for place in removed}
-    return model.remove(HeadMask(model.heads, frozenset(set(model.heads) - gone)))
+    return model.only(HeadMask(model.heads, frozenset(set(model.heads) - gone)))
 
 
 class TestAgreement:
@@ -124,7 +124,7 @@ class TestAgreement:
         batches = model.task.quality_batches(lines(20))
         masks = [HeadMask.full(model.heads).without([Head("encoder-self", 0, at)]) for at in (0, 1)]
         masked = model.task.answers(batches, masks)
-        cut = model.task.answers(batches, masks, lambda mask: model.remove(mask).task)
+        cut = model.task.answers(batches, masks, lambda mask: model.only(mask).task)
         np.testing.assert_allclose(masked.stats, cut.stats, atol=1e-5)
         alone = model.task.answers(batches, masks[1:])
         change = masked.of(1).beside(alone).change(0, 2)

@@ -170,7 +170,7 @@ def test_a_cross_head_reads_the_source_of_the_word_that_was_written(
             whole = float(firefox.hf(**batch).loss)
         for head in range(8):
             kept = frozenset(set(firefox.heads) - {Head("cross", 0, head)})
-            with hw.masked(firefox, HeadMask(firefox.heads, kept)):
+            with hw.masked(firefox, only=HeadMask(firefox.heads, kept)):
                 losses.append(float(firefox.hf(**batch).loss) - whole)
     assert len(hits) > 20 and np.mean(hits) > 0.95
     assert losses[5] > 3 * max(losses[:5] + losses[6:])
@@ -187,7 +187,7 @@ def test_removal_and_reload_agree_with_the_forward_without_heads(
         Head("cross", 1, 2),
     }
     mask = HeadMask(firefox.heads, frozenset(set(firefox.heads) - removed))
-    smaller = hw.load(firefox.remove(mask).save(tmp_path / "smaller"))
+    smaller = hw.load(firefox.only(mask).save(tmp_path / "smaller"))
     assert smaller.heads.query == {"encoder-self": (8, 0, 8, 8, 8, 7), "cross": (8, 7)}
     file = marian_files.marian_file(package)
     assert file is not None

@@ -158,9 +158,9 @@ def test_masks_removal_and_reload_agree_with_the_forward_without_heads(
     }
     expected = toolkit_forward.logits(arrays, options, SOURCE, TARGET, silent)
     mask = HeadMask(model.heads, frozenset(set(model.heads) - removed))
-    with hw.masked(model, mask):
+    with hw.masked(model, only=mask):
         near(forward(model, SOURCE, TARGET), expected)
-    smaller = model.remove(mask)
+    smaller = model.only(mask)
     near(forward(smaller, SOURCE, TARGET), expected)
     again = hw.load(smaller.save(tmp_path / "smaller"))
     assert np.array_equal(forward(again, SOURCE, TARGET), forward(smaller, SOURCE, TARGET))

@@ -14,7 +14,6 @@ from test_folder import PRE_NORM, SSRU
 
 import headwise as hw
 from headwise.core.heads import Head
-from headwise.core.layout import HeadMask
 
 MOST = 40  # tokens
 
@@ -59,7 +58,7 @@ def test_onnx_runtime_writes_the_same(tmp_path: Path) -> None:
     shape = toolkit_models.options(**SSRU, **PRE_NORM, dec_depth=2)
     model = hw.load(toolkit_models.write(tmp_path / "it", shape))
     removed = [*(Head("cross", 0, head) for head in range(4)), Head("encoder-self", 1, 2)]
-    small = model.remove(HeadMask.full(model.heads).without(removed))
+    small = model.without(removed)
     folder = exported(small, tmp_path / "onnx")
     assert hw.check(folder, small).good
     written = []

@@ -41,10 +41,8 @@ def test_whole_and_pruned_models_translate_there(firefox: hw.Model, tmp_path: Pa
     """Most sentences as here, where nothing is rounded; the words of a model that lost heads, and not of other heads."""
     assert equal(firefox.translate(SENTENCES, beam=1), translations(firefox, tmp_path / "0")) >= 7
     odd, even = (
-        firefox.remove(
-            hw.HeadMask.full(firefox.heads).without(
-                [head for head in firefox.heads.only(["encoder-self"]) if head.head % 2 == rest]
-            )
+        firefox.without(
+            [head for head in firefox.heads.only(["encoder-self"]) if head.head % 2 == rest]
         )
         for rest in (1, 0)
     )
@@ -64,6 +62,6 @@ def test_a_repaired_model_translates_there(firefox: hw.Model, tmp_path: Path) ->
     small = Repairs.on(firefox, given, dev).smaller(mask)
     there = translations(small, tmp_path / "1")
     near, far = (
-        likeness(there, each.translate(SENTENCES, beam=1)) for each in (small, firefox.remove(mask))
+        likeness(there, each.translate(SENTENCES, beam=1)) for each in (small, firefox.only(mask))
     )
     assert near > 85 and far < near - 5

@@ -60,7 +60,7 @@ def test_whole_and_pruned_models_translate_there(
 
     # Heads beside the one whose weights are the alignments, and in the layer below.
     gone = [hw.Head("cross", 1, 1), hw.Head("cross", 0, 0), hw.Head("encoder-self", 5, 3)]
-    small = firefox.remove(hw.HeadMask.full(firefox.heads).without(gone))
+    small = firefox.without(gone)
     (marked,) = translations(small, package, tmp_path / "small", [MARKED])
     (plain,) = small.translate(["She did not see the old red car."], beam=1)
     assert "carro" in marked.partition("<b>")[2].partition("</b>")[0]

@@ -42,7 +42,7 @@ SILENT = (
 
 
 def without(model: hw.Model, removed: Iterable[Head]) -> hw.Model:
-    return model.remove(HeadMask.full(model.heads).without(removed))
+    return model.without(removed)
 
 
 def written(model: hw.Model, folder: Path, dtype: str = "float32") -> tuple[Path, list[str]]:

@@ -105,7 +105,7 @@ def test_heads_of_encoders_are_removed_saved_and_loaded(make: Any, tmp_path: Pat
     mask = HeadMask.full(model.heads).without(
         [Head("encoder-self", 0, 1), *(Head("encoder-self", 1, h) for h in range(4))]
     )
-    smaller = model.remove(mask)
+    smaller = model.only(mask)
     again = hw.load(smaller.save(tmp_path / "small"))
     with keeping(model.hf, model.discovery, mask), torch.no_grad():
         expected = model.hf(**given).logits

@@ -87,7 +87,7 @@ def test_a_classifier_of_both_stacks(name: str, tmp_path: Path) -> None:
             without = expected_loss(model)
         assert scores.of("ablation.zero")[head] == pytest.approx(without - loss, abs=1e-5)
     gone = [Head("encoder-self", 0, 0), Head("cross", 0, 1), Head("decoder-self", 0, 0)]
-    small = model.remove(hw.HeadMask.full(model.heads).without(gone))
+    small = model.without(gone)
     with hw.masked(model, gone):
         assert expected_loss(small) == pytest.approx(expected_loss(model), rel=1e-5)
     again = load(small.save(tmp_path / "small"))
@@ -138,7 +138,7 @@ def test_answers_that_are_not_measured(name: str, tmp_path: Path, call: Any, ref
     assert said in refused("evaluate", tmp_path / "it", "--text", lines, "--out", tmp_path / "e")
     prune = ("prune", tmp_path / "it", "--text", lines, "--keep", "50%", "--measure", "dormancy")
     assert said in refused(*prune, "--out", tmp_path / "p")
-    small = model.remove(hw.HeadMask.full(model.heads).without([next(iter(model.heads))]))
+    small = model.without([next(iter(model.heads))])
     assert load(small.save(tmp_path / "small")).heads == small.heads
 
 

@@ -69,7 +69,7 @@ def test_every_head_is_recorded_at_every_offset(folder: Path) -> None:
 def test_the_layout_of_a_pruned_model_trains_from_random_weights(folder: Path) -> None:
     whole = load(folder / "whole" / "model")
     mask = HeadMask.full(whole.heads).without(["encoder-self/1/0", "cross/0/1"])
-    whole.remove(mask, grow=True).save(folder / "pruned")
+    whole.only(mask, grow=True).save(folder / "pruned")
     train(folder, "--out", "scratch", "--like", "pruned")
     assert load(folder / "scratch" / "model").layout == mask
     rows = pd.read_csv(folder / "scratch" / "heads.csv")

@@ -20,7 +20,7 @@ from headwise.core.layout import HeadMask
 from headwise.core.options import Architecture
 from headwise.models.attention.discover import discover
 from headwise.models.attention.rebuilt import drop_unused
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 from headwise.models.training.loss import loss_forward
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.translation_model import build_model
@@ -189,7 +189,7 @@ class TestSaving:
     def test_removal_keeps_the_embeddings_apart(self, model: PreTrainedModel) -> None:
         perturbed(model)
         discovery = discover(model)
-        smaller: Any = remove(
+        smaller: Any = smaller_copy(
             model, discovery, HeadMask.full(discovery.heads).without([Head("encoder-self", 0, 1)])
         )
         assert smaller.get_input_embeddings() is smaller.get_encoder().embed_tokens

@@ -5,7 +5,7 @@ from headwise.models.attention.configuration import start_token
 from headwise.models.attention.discover import Discovery, classifies, discover, evaluating
 from headwise.models.attention.kernel import AttentionCall
 from headwise.models.attention.offload import device_of, is_offloaded
-from headwise.models.attention.removal import remove
+from headwise.models.attention.removal import smaller_copy
 
 __all__ = [
     "capture",
@@ -15,7 +15,7 @@ __all__ = [
     "Discovery",
     "AttentionCall",
     "evaluating",
-    "remove",
+    "smaller_copy",
     "start_token",
     "device_of",
     "is_offloaded",

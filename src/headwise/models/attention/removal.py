@@ -2,8 +2,8 @@
 
 The attention code of transformers reshapes with −1, so a narrower projection works as it is; other attributes that
 count heads are updated. A layer without heads is replaced by `EmptyAttention`, because −1 is ambiguous for zero
-elements. Removing a head equals masking it (Michel et al. 2019, section 2.2: a masked head's output is zero); `remove`
-checks that.
+elements. Removing a head equals masking it (Michel et al. 2019, section 2.2: a masked head's output is zero);
+`smaller_copy` checks that.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class LayerConfig:
         return getattr(self.shared, name)
 
 
-def remove(model: nn.Module, discovery: Discovery, mask: HeadMask) -> nn.Module:
+def smaller_copy(model: nn.Module, discovery: Discovery, mask: HeadMask) -> nn.Module:
     """A model in which only the heads of `mask` are left, with smaller weight matrices. It shares no weight with the
     first one (`offload.separate_copy`).
 

@@ -209,7 +209,7 @@ def pruned_findings(
     """The weights of a pruned model compared with those of its original without the same heads, and where they are equal,
     the outputs. sealed: whether the folder is as headwise wrote it: then what is changed was trained."""
     weights = dict(named_weights(model.hf))
-    expected = dict(named_weights(original.remove(layout).hf))
+    expected = dict(named_weights(original.only(layout).hf))
     others, moved, apart = changed_weights(weights, expected)
     without = f"{original.name}{' without the same heads' * (model.layout is not None)}"
     if not others:

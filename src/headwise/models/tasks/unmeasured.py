@@ -44,7 +44,7 @@ class Unmeasured(Task):
         raise HeadwiseError(
             f"{self.model_name} is a {type(self.hf).__name__}, whose answers headwise does not measure, so it cannot be "
             "evaluated, nor pruned by its quality: score it (confidence, entropy, dormancy), and remove heads with "
-            "model.remove."
+            "model.without."
         )
 
     def quality_batches(
