@@ -1,5 +1,7 @@
 """Draw curve.png in a folder of results: BLEU against the number of heads kept, a panel for each model.
 
+Of repaired models also text.png: BLEU against the time of their training, and the text.
+
     python tools/curve_figure.py docs/results/firefox
     python tools/curve_figure.py docs/results/repair
 
@@ -25,6 +27,8 @@ REPAIRED = {
     "random heads, repaired": "#d9822b",
 }
 LEAST = -22.0
+# What models were trained on that are not named after it: the text that the repair was fitted on.
+TEXTS = {"repaired": "no training", "trained": "8,000, twice"}
 
 
 def repaired_points(folder: Path) -> pd.DataFrame:
@@ -38,10 +42,62 @@ def repaired_points(folder: Path) -> pd.DataFrame:
     drawn = pd.concat(tables).rename(
         columns={"change": "difference", "low": "difference_low", "high": "difference_high"}
     )
+    drawn = drawn[(drawn.quality == "bleu") & (drawn.difference > LEAST)]
+    ways = [*drawn.order]
     drawn["order"] = drawn.order.map(
         dict(zip(["cut", "repaired", "trained", "random"], REPAIRED, strict=True))
     )
-    return drawn[(drawn.quality == "bleu") & (drawn.difference > LEAST)]
+    drawn["text"] = [text_of(way) for way in ways]
+    return drawn
+
+
+def text_of(way: str) -> str | None:
+    """What a model was trained on after its repair, as the axis names it; None for other models."""
+    if way in TEXTS:
+        return TEXTS[way]
+    before, _, sentences = way.partition("trained-")
+    return f"{int(sentences):,}" if sentences and not before else None
+
+
+def of_texts(table: pd.DataFrame) -> dict[str, Any]:
+    """BLEU by the seconds of repair and training: a line for each number of heads, its points named after the text."""
+    table = table[table.text.notna() & (table.seed.astype(str) == "1")].copy()
+    repair = table[table.text == TEXTS["repaired"]].set_index("kept").seconds
+    trained = table.text != TEXTS["repaired"]
+    table.loc[trained, "seconds"] += table.kept[trained].map(repair)
+    change = {"type": "quantitative", "title": "BLEU, to the untouched model"}
+    encoding = {
+        "x": {
+            "field": "seconds",
+            "type": "quantitative",
+            "title": "processor seconds of repair and training",
+            "scale": {"type": "log", "domain": [60, 2000]},
+            "axis": {"values": [60, 100, 200, 500, 1000, 2000]},
+        },
+        "y": {**change, "field": "difference"},
+        "color": {
+            "field": "kept",
+            "type": "nominal",
+            "sort": "descending",
+            "title": "encoder heads kept, of 48",
+            "legend": {"orient": "bottom"},
+        },
+    }
+    ends = {"y": {**change, "field": "difference_low"}, "y2": {"field": "difference_high"}}
+    named = {"mark": {"type": "text", "align": "left", "dx": 6, "dy": 9}}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.4.json",
+        "background": "white",
+        "data": {"values": json.loads(table.to_json(orient="records"))},
+        "width": 460,
+        "height": 260,
+        "layer": [
+            {"mark": {"type": "rule", "opacity": 0.5}, "encoding": {**encoding, **ends}},
+            {"mark": {"type": "point", "filled": True, "size": 35}, "encoding": encoding},
+            {"mark": {"type": "line", "opacity": 0.6}, "encoding": encoding},
+            {**named, "encoding": {**encoding, "text": {"field": "text"}}},
+        ],
+    }
 
 
 def points(folder: Path) -> pd.DataFrame:
@@ -100,14 +156,18 @@ def specification(table: pd.DataFrame, colours: dict[str, str]) -> dict[str, Any
     }
 
 
+def draw(chart: dict[str, Any], file: Path) -> None:
+    file.write_bytes(vl_convert.vegalite_to_png(chart, vl_version="v6.4", scale=2))
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
-    if [*folder.glob("*-dev.csv")]:
-        drawn = specification(repaired_points(folder), REPAIRED)
-    else:
-        drawn = specification(points(folder), COLOURS)
-    picture = vl_convert.vegalite_to_png(drawn, vl_version="v6.4", scale=2)
-    (folder / "curve.png").write_bytes(picture)
+    if not [*folder.glob("*-dev.csv")]:
+        draw(specification(points(folder), COLOURS), folder / "curve.png")
+        return
+    table = repaired_points(folder)
+    draw(specification(table[table.order.notna()], REPAIRED), folder / "curve.png")
+    draw(of_texts(table[table.model == "en-pt"]), folder / "text.png")
 
 
 if __name__ == "__main__":

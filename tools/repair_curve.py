@@ -3,9 +3,10 @@
     python tools/repair_curve.py firefox/en-pt mono.en dev.en test.en test.pt work curve.csv 24 16 10
 
 Heads are those of `hw.Greedy(keep=N)`, fitted on mono.en, which needs no targets, and tried on dev.en; with --seed on
-other sentences of mono.en. `cut` are the same heads without repair. --random: as many random heads, repaired. --train:
-also trained from the repaired model, as `train="distil"`; its seconds are of the training. A row for each model and
-quality, of greedy search on test: its value and its change to the whole model, with 95 % intervals, and processor seconds.
+other sentences of mono.en. `cut` are the same heads without repair. --sentences: the same heads repaired on so many
+sentences of mono.en. --random: as many random heads, repaired. --train: trained from the repaired model, as
+`train="distil"`, on a text; its seconds are of the training. A row for each model and quality, of greedy search on test:
+its value and its change to the whole model, with 95 % intervals, and processor seconds.
 Models, and their translations of each test, are kept in the work folder, so that a killed run goes on and another test is
 read by the same models; the table has all that are there.
 """
@@ -17,6 +18,7 @@ import json
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from headwise.models.model import Model
 from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders, removal_score
-from headwise.pruning.repair import Repairs
+from headwise.pruning.repair import JUDGED, Inputs, Repairs, inputs_of_text
 
 TRAINING = hw.Training(batch_tokens=2520)
 
@@ -101,8 +103,13 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
         gone = random.Random(options.seed).sample(of_kind, len(of_kind) - count)
         return repairs().smaller(HeadMask.full(model.heads).without(gone))
 
-    def trained(count: int) -> Model:
+    def refitted(count: int, sentences: int) -> Model:
+        some = Inputs.of(model, model.task.batches(unread.head(sentences)).intact().whole())
+        return Repairs(model, some, inputs_of_text(model, held, JUDGED)).smaller(mask_of(count))
+
+    def trained(count: int, sentences: list[str]) -> Model:
         task = model.task
+        read_once = task.unread(hw.Text.from_lines(sentences))
         how = Greedy(
             keep=count,
             kinds=["encoder-self"],
@@ -112,18 +119,23 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
             epochs=options.epochs,
         )
         data, judged = (
-            task.training_data(one, TRAINING.batch_tokens) for one in (unread, task.completed(dev))
+            task.training_data(one, TRAINING.batch_tokens)
+            for one in (read_once, task.completed(dev))
         )
         start = hw.load(work / f"{count}.repaired.seed-{options.seed}")
         with tempfile.TemporaryDirectory() as folder:
             run = TrainingRun(data, judged, TRAINING, Path(folder), options.seed)
             return tune(model, run, how, ("encoder-self",), mask_of(count), start).model
 
-    ways = {"cut": cut, "repaired": repaired}
+    ways: dict[str, Any] = {"cut": cut, "repaired": repaired}
     if options.random:
         ways["random"] = of_random
+    if options.sentences:
+        ways[f"repaired-{options.sentences}"] = partial(refitted, sentences=options.sentences)
     if options.train:
-        ways["trained"] = trained
+        again = read(options.train)
+        name = "trained" if options.train == options.text else f"trained-{len(again)}"
+        ways[name] = partial(trained, sentences=again)
     return ways
 
 
@@ -186,6 +198,7 @@ if __name__ == "__main__":
     parser.add_argument("counts", type=int, nargs="+")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--random", action="store_true")
-    parser.add_argument("--train", action="store_true")
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--sentences", type=int)
+    parser.add_argument("--train", metavar="TEXT")
+    parser.add_argument("--epochs", type=int, default=1)
     main(parser.parse_args())
