@@ -188,14 +188,14 @@ def mutated(name: str, seed: int, number: int) -> Attempt:
 
 
 def no_work(*_: Any, **__: Any) -> NoReturn:
-    """Instead of the builds of a study."""
+    """Instead of the jobs of a study."""
     raise HeadwiseError("The work would begin here.")
 
 
 def stop_before_work() -> None:
-    """In this process, studies end where their builds would begin."""
-    assert callable(study_module.run_builds)
-    study_module.run_builds = no_work
+    """In this process, studies end where their jobs would begin."""
+    assert callable(study_module.run_jobs)
+    study_module.run_jobs = no_work
 
 
 VALUES = (

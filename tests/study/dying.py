@@ -15,7 +15,7 @@ from headwise.faces.report import report
 from headwise.study.plan import read_plan
 from headwise.study.records import Store
 from headwise.study.results import Tables
-from headwise.study.step import Build
+from headwise.study.step import Job
 from headwise.study.study import run_study
 
 
@@ -28,9 +28,9 @@ def arm(step: str, point: str) -> None:
     make, put, say_why = Store.make, Folder.put, Store.say_why
     now: list[str] = []
 
-    def noted(self: Store, build: Build, *rest: Any) -> None:
-        now[:] = [build.step.name]
-        say_why(self, build, *rest)
+    def noted(self: Store, job: Job, *rest: Any) -> None:
+        now[:] = [job.step.name]
+        say_why(self, job, *rest)
 
     def published(self: Folder, *contents: Any) -> None:
         of_step = now == [step] and self.record.suffix == ".json"
@@ -40,9 +40,9 @@ def arm(step: str, point: str) -> None:
         if of_step and point == "published":
             die()
 
-    def recorded(self: Store, build: Build, *rest: Any) -> Any:
-        record = make(self, build, *rest)
-        return die() if build.step.name == step else record
+    def recorded(self: Store, job: Job, *rest: Any) -> Any:
+        record = make(self, job, *rest)
+        return die() if job.step.name == step else record
 
     Folder.put = published  # type: ignore[method-assign]
     Store.say_why, Store.make = noted, recorded  # type: ignore[method-assign]

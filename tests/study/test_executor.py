@@ -1,4 +1,4 @@
-"""Builds in order: what waits for what, failures that stay where they are, the time left, a plan in lines."""
+"""Jobs in order: what waits for what, failures that stay where they are, the time left, a plan in lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from headwise.core.errors import HeadsMissing, HeadwiseError
 from headwise.core.progress import Progress, about
-from headwise.study.executor import BuildResult, LocalExecutor, StudyOutcome, run_builds
+from headwise.study.executor import JobEnd, LocalExecutor, StudyOutcome, run_jobs
 from headwise.study.forecast import plan_lines
 from study.studies import Notes
 from study.toys import Toy
@@ -28,21 +28,21 @@ DIAMOND = [
 
 
 def do(
-    builds: Sequence[Toy] | Callable[[], Sequence[Toy]],
+    jobs: Sequence[Toy] | Callable[[], Sequence[Toy]],
     fail: dict[str, Exception] | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[str], StudyOutcome]:
-    """Do builds in this process: their names in order, and the outcome."""
+    """Do jobs in this process: their names in order, and the outcome."""
     worked: list[str] = []
 
-    def work(build: Toy) -> None:
-        worked.append(build.name)
-        if fail and build.name in fail:
-            raise fail[build.name]
+    def work(job: Toy) -> None:
+        worked.append(job.name)
+        if fail and job.name in fail:
+            raise fail[job.name]
 
     progress = progress or Notes()
-    listed = builds if callable(builds) else lambda: builds
-    return worked, run_builds(listed, LocalExecutor(work, progress), progress)
+    listed = jobs if callable(jobs) else lambda: jobs
+    return worked, run_jobs(listed, LocalExecutor(work, progress), progress)
 
 
 class TestOrder:
@@ -56,12 +56,12 @@ class TestOrder:
         """As a sweep that fills in: every point shows the next, until there are four."""
         points: list[str] = []
 
-        def builds() -> list[Toy]:
+        def jobs() -> list[Toy]:
             found = [Toy(f"point-{i}", ("train",)) for i in range(min(4, len(points)) or 1)]
-            return [Toy("train"), *found, Toy("report", tuple(build.name for build in found))]
+            return [Toy("train"), *found, Toy("report", tuple(job.name for job in found))]
 
-        outcome = run_builds(
-            builds, LocalExecutor(lambda build: points.append(build.name), Notes()), Notes()
+        outcome = run_jobs(
+            jobs, LocalExecutor(lambda job: points.append(job.name), Notes()), Notes()
         )
         assert (
             outcome.done
@@ -70,7 +70,7 @@ class TestOrder:
         )
 
     @pytest.mark.parametrize(
-        ("builds", "reason"),
+        ("jobs", "reason"),
         [
             (
                 [Toy("a", ("c",)), Toy("b", ("a",)), Toy("c", ("b",))],
@@ -82,14 +82,14 @@ class TestOrder:
         ],
         ids=["ring", "itself", "twice", "missing"],
     )
-    def test_what_is_no_graph_is_refused_by_name(self, builds: list[Toy], reason: str) -> None:
+    def test_what_is_no_graph_is_refused_by_name(self, jobs: list[Toy], reason: str) -> None:
         with pytest.raises(HeadwiseError, match=reason):
-            do(builds)
+            do(jobs)
 
 
 class TestFailure:
     def test_only_what_waits_for_it_is_lost(self) -> None:
-        builds = [
+        jobs = [
             Toy("a"),
             Toy("b", ("a",)),
             Toy("c", ("b",)),
@@ -97,7 +97,7 @@ class TestFailure:
             Toy("e", ("c", "d")),
             Toy("f", ("d",)),
         ]
-        worked, outcome = do(builds, {"b": HeadwiseError("no room for b")})
+        worked, outcome = do(jobs, {"b": HeadwiseError("no room for b")})
         assert worked == ["a", "b", "d", "f"] and outcome.done == ["a", "d", "f"]
         assert outcome.failed == {"b": "no room for b"} and outcome.skipped == ["c", "e"]
 
@@ -124,23 +124,21 @@ class TestFailure:
             outcome.check()
 
     def test_it_is_noted_before_the_jobs_are_asked_for_again(self) -> None:
-        """Who lists the builds leaves out what will never be there; a killed process cannot say so itself."""
+        """Who lists the jobs leaves out what will never be there; a killed process cannot say so itself."""
         noted: dict[str, str] = {}
 
-        def builds() -> list[Toy]:
+        def jobs() -> list[Toy]:
             return [Toy("left"), Toy("right"), Toy("end", tuple({"left", "right"} - {*noted}))]
 
         executor = Several(1, lambda names: names[0], {"right"})
-        outcome = run_builds(
-            builds, executor, Notes(), lambda build, so_far: noted.update(so_far.failed)
-        )
+        outcome = run_jobs(jobs, executor, Notes(), lambda job, so_far: noted.update(so_far.failed))
         assert noted == outcome.failed == {"right": "right is bad"}
         assert outcome.done == ["left", "end"] and not outcome.skipped
 
     def test_only_an_unexpected_error_comes_with_its_traceback(self) -> None:
         notes = Notes()
         do(DIAMOND, {"right": ValueError("odd")}, notes)
-        assert notes.lines[0].startswith("Traceback") and "raise fail[build.name]" in notes.lines[0]
+        assert notes.lines[0].startswith("Traceback") and "raise fail[job.name]" in notes.lines[0]
         assert notes.lines[1] == "  right failed: ValueError: odd"
         notes = Notes()
         do(DIAMOND, {"right": OSError(28, "No space left on device")}, notes)
@@ -150,11 +148,11 @@ class TestFailure:
         assert notes.lines == [], "a last failure is left to the caller"
 
     def test_a_stop_by_hand_goes_through(self) -> None:
-        def work(build: Toy) -> None:
+        def work(job: Toy) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            run_builds(lambda: DIAMOND, LocalExecutor(work, Notes()), Notes())
+            run_jobs(lambda: DIAMOND, LocalExecutor(work, Notes()), Notes())
 
     def test_processes_do_not_part_ways(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(PartialState(), "num_processes", 2)
@@ -165,10 +163,10 @@ class TestFailure:
 @st.composite
 def graphs(draw: st.DrawFn) -> list[Toy]:
     """Random graphs without a ring, their list in any order."""
-    builds = []
+    jobs = []
     for i in range(draw(st.integers(1, 9))):
         before = draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set()
-        builds.append(
+        jobs.append(
             Toy(
                 str(i),
                 tuple(map(str, sorted(before))),
@@ -176,7 +174,7 @@ def graphs(draw: st.DrawFn) -> list[Toy]:
                 draw(st.booleans()),
             )
         )
-    return draw(st.permutations(builds))
+    return draw(st.permutations(jobs))
 
 
 class Several:
@@ -187,50 +185,48 @@ class Several:
         self.running: dict[str, Toy] = {}
         self.log: list[tuple[str, str]] = []
 
-    def start(self, build: Toy, start: float, end: float) -> None:
-        self.running[build.name] = build
-        self.log.append(("start", build.name))
+    def start(self, job: Toy, start: float, end: float) -> None:
+        self.running[job.name] = job
+        self.log.append(("start", job.name))
         assert len(self.running) <= self.slots
         assert len(self.running) == 1 or not any(other.exclusive for other in self.running.values())
 
-    def wait(self) -> BuildResult:
+    def wait(self) -> JobEnd:
         name = self.draw(sorted(self.running))
         del self.running[name]
         self.log.append(("end", name))
-        return BuildResult(name, HeadwiseError(f"{name} is bad") if name in self.fail else None)
+        return JobEnd(name, HeadwiseError(f"{name} is bad") if name in self.fail else None)
 
 
 @settings(deadline=None, max_examples=60)
 @given(graphs(), st.integers(1, 3), st.data())
-def test_any_graph_with_any_failures(builds: list[Toy], slots: int, data: st.DataObject) -> None:
-    """Every build after all it waits for; lost is exactly what a failure reaches; the rest is done."""
-    fail = data.draw(st.sets(st.sampled_from([build.name for build in builds]), max_size=2))
+def test_any_graph_with_any_failures(jobs: list[Toy], slots: int, data: st.DataObject) -> None:
+    """Every job after all it waits for; lost is exactly what a failure reaches; the rest is done."""
+    fail = data.draw(st.sets(st.sampled_from([job.name for job in jobs]), max_size=2))
     executor = Several(slots, lambda running: data.draw(st.sampled_from(running)), fail)
-    outcome = run_builds(lambda: builds, executor, Notes())
-    for build in builds:
-        if ("start", build.name) in executor.log:
-            begun = executor.log.index(("start", build.name))
+    outcome = run_jobs(lambda: jobs, executor, Notes())
+    for job in jobs:
+        if ("start", job.name) in executor.log:
+            begun = executor.log.index(("start", job.name))
             assert all(
                 executor.log.index(("end", parent)) < begun and parent not in fail
-                for parent in build.waits_for
+                for parent in job.waits_for
             )
     lost: set[str] = set()
-    for _ in builds:  # the slow way: as often as there are builds
-        lost |= {build.name for build in builds if set(build.waits_for) & (lost | fail)}
+    for _ in jobs:  # the slow way: as often as there are jobs
+        lost |= {job.name for job in jobs if set(job.waits_for) & (lost | fail)}
     assert set(outcome.skipped) == lost and set(outcome.failed) == fail - lost
-    assert set(outcome.done) == {build.name for build in builds} - lost - fail
+    assert set(outcome.done) == {job.name for job in jobs} - lost - fail
     assert len(executor.log) == 2 * (len(outcome.done) + len(outcome.failed))
 
 
 @settings(deadline=None, max_examples=60)
 @given(graphs())
-def test_one_process_takes_the_first_ready_one_of_the_list(builds: list[Toy]) -> None:
-    worked, done = do(builds)[0], list[str]()
+def test_one_process_takes_the_first_ready_one_of_the_list(jobs: list[Toy]) -> None:
+    worked, done = do(jobs)[0], list[str]()
     for name in worked:
         assert name == next(
-            build.name
-            for build in builds
-            if build.name not in done and set(build.waits_for) <= set(done)
+            job.name for job in jobs if job.name not in done and set(job.waits_for) <= set(done)
         )
         done.append(name)
 
@@ -272,18 +268,18 @@ class TestTimeLeft:
         progress, out = Progress(), io.StringIO()
         progress.console = Console(file=out, get_time=lambda: now[0], highlight=False)
 
-        def work(build: Toy) -> None:
-            if build.name != held:
-                with progress.bar(build.name):  # shows the heading
-                    now[0] += 2 * build.forwards
+        def work(job: Toy) -> None:
+            if job.name != held:
+                with progress.bar(job.name):  # shows the heading
+                    now[0] += 2 * job.forwards
 
-        builds = [replace(build, was_done=build.name == held) for build in BUILDS]
+        jobs = [replace(job, done_before=job.name == held) for job in BUILDS]
         with progress.bar("study"):
-            run_builds(
-                lambda: builds,
+            run_jobs(
+                lambda: jobs,
                 LocalExecutor(work, progress),
                 progress,
-                forwards_of=lambda build: build.forwards,
+                forwards_of=lambda job: job.forwards,
             ).check()
         shown = [line.strip() for line in out.getvalue().splitlines() if "%" in line]
         assert shown == lines
@@ -295,14 +291,14 @@ class TestTimeLeft:
         progress = Notes()
         progress.report = lambda share, what: shares.append(share)
 
-        def work(build: Toy) -> None:
-            made.append(build.name)
+        def work(job: Toy) -> None:
+            made.append(job.name)
             progress(1.0, "")
 
-        def builds() -> list[Toy]:
+        def jobs() -> list[Toy]:
             return [Toy(f"point-{i}", forwards=1.0) for i in range(min(9, 2 * len(made) + 1))]
 
-        run_builds(builds, LocalExecutor(work, progress), progress, forwards_of=lambda _: 1.0)
+        run_jobs(jobs, LocalExecutor(work, progress), progress, forwards_of=lambda _: 1.0)
         assert len(made) == 9 and shares == sorted(shares) and shares[-1] == 1.0
 
     @pytest.mark.parametrize(
@@ -332,7 +328,7 @@ class TestTimeLeft:
                 "  2 of 4 steps: as before",
             ],
         ),
-        ([build.name for build in BUILDS], False, ["  4 of 4 steps: as before"]),
+        ([job.name for job in BUILDS], False, ["  4 of 4 steps: as before"]),
         ([], True, []),
     ],
     ids=["a part", "finished", "quiet"],
@@ -341,14 +337,14 @@ def test_a_line_for_what_is_made(held: list[str], quiet: bool, lines: list[str])
     progress, out = Progress(quiet), io.StringIO()
     progress.console = Console(file=out, quiet=quiet, highlight=False)
 
-    def work(build: Toy) -> None:
-        if build.name not in held:
-            with progress.bar(build.name):
+    def work(job: Toy) -> None:
+        if job.name not in held:
+            with progress.bar(job.name):
                 pass
 
-    builds = [replace(build, was_done=build.name in held) for build in BUILDS]
+    jobs = [replace(job, done_before=job.name in held) for job in BUILDS]
     with progress.bar("study"):
-        run_builds(lambda: builds, LocalExecutor(work, progress), progress).check()
+        run_jobs(lambda: jobs, LocalExecutor(work, progress), progress).check()
     assert [line for line in out.getvalue().splitlines() if line.strip()] == lines
 
 
@@ -358,20 +354,20 @@ def test_a_terminal_has_one_live_line() -> None:
     progress.console = Console(file=out, force_terminal=True, force_interactive=True, width=80)
     seen = []
 
-    def work(build: Toy) -> None:
-        with progress.bar(build.name):
+    def work(job: Toy) -> None:
+        with progress.bar(job.name):
             assert progress.live is not None
             seen.append([task.description for task in progress.live.tasks])
 
     with progress.bar("study"):
-        run_builds(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
-    assert seen == [[build.name] for build in BUILDS]
+        run_jobs(lambda: BUILDS, LocalExecutor(work, progress), progress).check()
+    assert seen == [[job.name] for job in BUILDS]
     assert progress.live is None and out.getvalue().endswith("\x1b[2K")
 
 
 def test_a_plan_in_lines() -> None:
-    builds = [Toy("train"), Toy("prune: a"), Toy("prune: b"), Toy("speed")]
-    assert plan_lines(builds) == ["train", "prune: a, b", "speed", "4 steps"]
-    half = [replace(build, was_done=build.name in ("train", "prune: a")) for build in builds]
+    jobs = [Toy("train"), Toy("prune: a"), Toy("prune: b"), Toy("speed")]
+    assert plan_lines(jobs) == ["train", "prune: a, b", "speed", "4 steps"]
+    half = [replace(job, done_before=job.name in ("train", "prune: a")) for job in jobs]
     lines = ["train (done)", "prune (done): a", "prune: b", "speed", "4 steps, 2 of them done"]
     assert plan_lines(half) == lines

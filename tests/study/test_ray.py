@@ -1,4 +1,4 @@
-"""Builds as Ray tasks: two workers on a local cluster, on toy builds that write files."""
+"""Jobs as Ray tasks: two workers on a local cluster, on toy jobs that write files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.progress import Progress as Bars
 from headwise.core.errors import HeadsMissing, HeadwiseError
 from headwise.core.progress import Progress
 from headwise.study import ray_executor as cluster
-from headwise.study.executor import DoBuild, StudyOutcome, run_builds
+from headwise.study.executor import DoJob, StudyOutcome, run_jobs
 from study.studies import Notes
 from study.toys import Toy
 
@@ -103,11 +103,11 @@ def test_a_local_cluster_listens_on_the_loopback_address_and_wants_a_token() -> 
     assert os.environ["RAY_AUTH_MODE"] == "token" and len(os.environ["RAY_AUTH_TOKEN"]) == 64
 
 
-def toy(folder: Path, progress: Progress) -> DoBuild:
-    """A study whose builds are kept as files, and do what their names say."""
+def toy(folder: Path, progress: Progress) -> DoJob:
+    """A study whose jobs are kept as files, and do what their names say."""
 
-    def work(build: Toy) -> None:
-        name = build.name
+    def work(job: Toy) -> None:
+        name = job.name
         if (folder / name).exists():
             return
         with (folder / f"{name}.starts").open("a") as file:
@@ -153,11 +153,11 @@ def wait_for(path: Path, seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def run(folder: Path, builds: list[Toy], shown: Shown) -> StudyOutcome:
+def run(folder: Path, jobs: list[Toy], shown: Shown) -> StudyOutcome:
     make_work = partial(toy, folder)
     with shown.bar("all"), cluster.ray_executor(make_work, folder, shown, threads=1) as executor:
         assert executor.slots == 2
-        return run_builds(lambda: builds, executor, shown)
+        return run_jobs(lambda: jobs, executor, shown)
 
 
 def starts(folder: Path, name: str) -> int:
@@ -167,7 +167,7 @@ def starts(folder: Path, name: str) -> int:
 @pytest.mark.campaign
 def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     """Two at once, one alone, three that fail: the rest is done, each in a process of one thread, in this folder."""
-    builds = [
+    jobs = [
         Toy("exclusive", ("first",), exclusive=True),
         Toy("first"),
         Toy("meet-a", ("first",)),
@@ -179,7 +179,7 @@ def test_a_graph_on_two_workers(tmp_path: Path) -> None:
         Toy("lost", ("bug",)),
     ]
     shown = Shown()
-    outcome = run(tmp_path, builds, shown)
+    outcome = run(tmp_path, jobs, shown)
     done = ["first", "meet-a", "meet-b", "exclusive", "last"]
     assert (
         sorted(outcome.done) == sorted(done)
@@ -203,7 +203,7 @@ def test_a_graph_on_two_workers(tmp_path: Path) -> None:
     assert not (tmp_path / ".work/progress").exists(), "the reports of workers are cleared away"
 
     again = Shown()
-    assert sorted(run(tmp_path, builds[:4], again).done) == [
+    assert sorted(run(tmp_path, jobs[:4], again).done) == [
         "exclusive",
         "first",
         "meet-a",
@@ -220,19 +220,19 @@ def test_an_error_keeps_its_type(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_a_killed_worker_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The build goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
+    """The job goes on from its checkpoint, one that is killed each time fails, and nothing finished is done again."""
     monkeypatch.setattr(cluster, "RETRIES", 1)
-    builds = [
+    jobs = [
         Toy("first"),
         Toy("killed-once", ("first",)),
         Toy("killed-always", ("first",)),
         Toy("other"),
         Toy("last", ("killed-once", "other")),
     ]
-    outcome = run(tmp_path, builds, Shown())
+    outcome = run(tmp_path, jobs, Shown())
     assert sorted(outcome.done) == ["first", "killed-once", "last", "other"]
     assert outcome.failed == {"killed-always": "Its process was killed 2 times."}
-    assert [starts(tmp_path, build.name) for build in builds] == [1, 2, 2, 1, 1]
+    assert [starts(tmp_path, job.name) for job in jobs] == [1, 2, 2, 1, 1]
 
 
 def test_what_runs_is_stopped_at_the_end(tmp_path: Path) -> None:

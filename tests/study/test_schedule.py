@@ -22,7 +22,7 @@ from headwise.study.model_steps import MakeControl, prune_step
 from headwise.study.results import Tables
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
-from headwise.study.step import Build, Step
+from headwise.study.step import Job, Step
 from headwise.study.study import Study
 from headwise.study.variants import Variant, comparison_names
 from study.studies import QUIET, TINY, plan_of
@@ -83,7 +83,7 @@ class Made:
         )
         self.record(
             f"prune/{variant.name}",
-            Build(prune_step(variant), run).key,
+            Job(prune_step(variant), run).key,
             sweep=sweep,
             penalty=value,
             notes=[],
@@ -424,7 +424,7 @@ def test_the_choice_waits_for_dev_and_test_text_for_the_choice(made: Made) -> No
 def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     sweep = {"keep": [3], "controls": ["from-scratch", "random"]}
     study = Study(plan_of(TINY, seeds=[1, 2], pruning=sweep), made.folder, "cpu", QUIET)
-    jobs = {job.name: job.waits_for for job in study.builds()}
+    jobs = {job.name: job.waits_for for job in study.jobs()}
     order = list(jobs)
     assert order[0] == "seed-1/train" and order.index("seed-2/prune/keep-3") < order.index(
         "seed-1/prune/keep-3.from-scratch"
@@ -434,19 +434,19 @@ def test_what_is_trained_from_random_weights_comes_last(made: Made) -> None:
     )
     assert jobs["seed-1/prune/keep-3.from-scratch"] == ("seed-1/train", "seed-1/prune/keep-3")
     assert jobs["seed-1/prune/keep-3"] == ("seed-1/train",) == jobs["seed-1/scores/gradients"]
-    assert [job.name for job in study.builds() if job.exclusive] == [
+    assert [job.name for job in study.jobs() if job.exclusive] == [
         "seed-1/speed",
         "seed-2/speed",
     ]
 
 
-def test_a_build_is_sent_to_a_worker_as_its_step_and_its_run(made: Made) -> None:
+def test_a_job_is_sent_to_a_worker_as_its_step_and_its_run(made: Made) -> None:
     """What the run has in memory stays: a worker opens the run again, in the same folder."""
     study = Study(plan_of(TINY, seeds=[1, 2]), made.folder, "cpu", QUIET)
-    for build in study.builds():
-        sent = pickle.loads(pickle.dumps(build))
-        assert (sent.name, sent.step, sent.waits_for) == (build.name, build.step, build.waits_for)
-        assert (sent.run.plan, sent.run.folder) == (build.run.plan, build.run.folder)
+    for job in study.jobs():
+        sent = pickle.loads(pickle.dumps(job))
+        assert (sent.name, sent.step, sent.waits_for) == (job.name, job.step, job.waits_for)
+        assert (sent.run.plan, sent.run.folder) == (job.run.plan, job.run.folder)
 
 
 def test_a_misspelt_keyword_of_a_step_is_refused() -> None:

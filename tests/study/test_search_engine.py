@@ -13,7 +13,7 @@ from headwise.models.decoding import search_engines
 from headwise.models.loading import load
 from headwise.study.evaluation_steps import MeasureSpeed, Translate
 from headwise.study.run_context import RunContext
-from headwise.study.step import Build
+from headwise.study.step import Job
 from headwise.study.study import run_study
 from headwise.study.variants import FULL
 from study.studies import QUIET, numbers_of, plan_of
@@ -60,7 +60,7 @@ def test_the_engine_is_part_of_the_key(
         for engine in ("transformers", "ct2")
     ]
     for step in (Translate("dev", FULL), MeasureSpeed((FULL,))):
-        assert Build(step, runs[0]).key != Build(step, runs[1]).key
+        assert Job(step, runs[0]).key != Job(step, runs[1]).key
 
 
 def test_a_missing_engine_is_refused_before_work(

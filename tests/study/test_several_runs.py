@@ -195,9 +195,9 @@ class TestGrid:
     def test_greedy_steps_were_known_beforehand(self, grid: Path, tmp_path: Path) -> None:
         def steps(folder: Path) -> set[str]:
             return {
-                build.name
-                for build in Study(plan_of(QUICK), folder, "cpu", QUIET).builds()
-                if ".greedy-" in build.name
+                job.name
+                for job in Study(plan_of(QUICK), folder, "cpu", QUIET).jobs()
+                if ".greedy-" in job.name
             }
 
         before = steps(tmp_path)

@@ -188,7 +188,7 @@ class TestFinished:
 
 def left(plan: Any, out: Path) -> list[str]:
     """The steps that are not done."""
-    return [build.name for build in Study(plan, out, "cpu", QUIET).builds() if not build.was_done]
+    return [job.name for job in Study(plan, out, "cpu", QUIET).jobs() if not job.done_before]
 
 
 class TestDryRun:
@@ -276,7 +276,7 @@ def test_a_model_that_does_not_translate_is_named_once_and_before_pruning(
 ) -> None:
     bleu = numbers_of(copied).value["full", "dev", "bleu", ""]
     study = Study(make_plan(tiny), copied, "cpu", QUIET)
-    steps = [build.name for build in study.builds()]
+    steps = [job.name for job in study.jobs()]
     assert steps.index("evaluate/dev/full") < steps.index("prune/lambda-0.005")
 
     def warnings() -> list[str]:

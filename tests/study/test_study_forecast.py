@@ -26,7 +26,7 @@ from headwise.study.forecast import (
 )
 from headwise.study.run_context import RunContext
 from headwise.study.schedule import Schedule
-from headwise.study.step import Build
+from headwise.study.step import Job
 from models.tasks.askers import asker
 from study.studies import QUIET, TINY, plan_of
 
@@ -49,7 +49,7 @@ class TestForwards:
         if read:
             run.text("train")
             run.text("dev")
-        return {step.name: forwards_of(Build(step, run)) for step in Schedule(run).steps()}
+        return {step.name: forwards_of(Job(step, run)) for step in Schedule(run).steps()}
 
     def test_of_trainings(self, tmp_path: Path) -> None:
         run = RunContext(plan_of(TINY), tmp_path, QUIET)
@@ -78,7 +78,7 @@ class TestForwards:
         assert run.count("test") == 50
 
         def forwards() -> dict[str, float]:
-            return {step.name: forwards_of(Build(step, run)) for step in Schedule(run).steps()}
+            return {step.name: forwards_of(Job(step, run)) for step in Schedule(run).steps()}
 
         times = forwards()["translate/test/full"] / forwards()["translate/dev/full"]
         assert times == pytest.approx(50 / 20)
@@ -111,13 +111,13 @@ def test_translations_of_a_given_model_are_timed(
     run = RunContext(plan_of(TINY), tmp_path, QUIET)
     run.text("train")
     dev = len(run.text("dev"))
-    builds = [Build(step, run) for step in Schedule(run).steps()]
+    jobs = [Job(step, run) for step in Schedule(run).steps()]
     translated = 0
-    for build in builds:
-        if build.step.name.startswith("translate/"):
-            translated += run.counts.get(build.step.split, dev)
-    assert seconds_of(builds, run, asker()) == 10.0 * translated / dev > 0
-    assert seconds_of(builds, run, None) == 0
+    for job in jobs:
+        if job.step.name.startswith("translate/"):
+            translated += run.counts.get(job.step.split, dev)
+    assert seconds_of(jobs, run, asker()) == 10.0 * translated / dev > 0
+    assert seconds_of(jobs, run, None) == 0
 
 
 def test_a_random_batch_is_full() -> None:

@@ -1,4 +1,4 @@
-"""Builds that belong to no study: for tests of executors and of the store."""
+"""Jobs that belong to no study: for tests of executors and of the store."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Toy:
-    """A build as executors see it."""
+    """A job as executors see it."""
 
     name: str
     waits_for: tuple[str, ...] = ()
     forwards: float = 0.0
     exclusive: bool = False
-    was_done: bool = False
+    done_before: bool = False
     may_add_steps: bool = True
 
     @property
@@ -27,7 +27,7 @@ class Toy:
 
 @dataclass(frozen=True)
 class ToyMaking:
-    """A build as the store sees it."""
+    """A job as the store sees it."""
 
     name: str
     key: str

@@ -304,15 +304,15 @@ class Model:
         # The layout is in numbers of the first model, the mask in those of this one.
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
         refuse_reparametrised(self.hf)
-        smaller: Any = smaller_copy(self.hf, self.discovery, mask)
-        smaller.config.headwise_layout = layout.to_json()
+        hf: Any = smaller_copy(self.hf, self.discovery, mask)
+        hf.config.headwise_layout = layout.to_json()
         # Discovers its heads again: what is counted now is what was really left.
-        made = Model(smaller, self.tokenizer, self.name, layout, source=self.source)
-        write_heads_to_config(smaller, made.discovery, layout)
-        made.known_texts = self.known_texts
+        smaller = Model(hf, self.tokenizer, self.name, layout, source=self.source)
+        write_heads_to_config(hf, smaller.discovery, layout)
+        smaller.known_texts = self.known_texts
         if self.alignment_heads:
-            made.alignment_heads = renumbered(self.alignment_heads, mask)
-        increase = size_increase(self, made)
+            smaller.alignment_heads = renumbered(self.alignment_heads, mask)
+        increase = size_increase(self, smaller)
         if increase:
             if not grow:
                 raise HeadwiseError(
@@ -320,7 +320,7 @@ class Model:
                 )
             # Who called `without` or `only`: `called_as` adds a frame.
             warnings.warn(increase, stacklevel=4)
-        return made
+        return smaller
 
     @called_as("model.save('my-folder')")
     def save(self, folder: str | Path) -> Path:
@@ -335,7 +335,7 @@ class Model:
         folder = as_path(folder)
         home = Folder(folder, MODEL)
         refuse_other_models(home)
-        made = not folder.exists()
+        is_new = not folder.exists()
         # Everything is written beside the old model, and moved when it is whole.
         partial = folder / PARTIAL
         try:
@@ -367,7 +367,7 @@ class Model:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             # Nothing was written: a failed `save` leaves no empty folder behind.
-            if made and folder.exists() and not any(folder.iterdir()):
+            if is_new and folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
         return folder
 

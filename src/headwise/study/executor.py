@@ -1,7 +1,9 @@
-"""Runs the builds of a study: whatever is ready is done, in the order of the list; a failure stays with its build.
+"""Runs the jobs of a study: whatever is ready is done, in the order of the list; a failure stays with its job.
 
-The executor keeps nothing on disk: a build that was done before is found in the store, so a study that was stopped goes
-on where it was. The executor of this file does one build at a time, in this process; `ray_executor` does several.
+A job is a step in its run (`step.py`); what people read says "step". `run_jobs` decides what comes next, an executor does
+it. Nothing here is kept on disk: a job that was done before is started all the same, and finds in the store what it
+wrote, so a study that was stopped goes on where it was. The executor of this file does one job at a time, in this
+process; `ray_executor` does several.
 """
 
 from __future__ import annotations
@@ -18,17 +20,18 @@ from safetensors import SafetensorError
 
 from headwise.core.errors import OUR_MISTAKE, HeadwiseError
 from headwise.core.progress import Progress
-from headwise.study.step import Build
+from headwise.study.step import Job
 
-# Lists the builds of a study; called again after every build that failed or may reveal more of them.
-ListBuilds = Callable[[], Sequence[Build]]
-DoBuild = Callable[[Build], None]  # does a build
+# Lists the jobs of a study; called again after every job that failed or may reveal more of them.
+ListJobs = Callable[[], Sequence[Job]]
+DoJob = Callable[[Job], None]  # does a job
 
 
 @dataclass
 class StudyOutcome:
-    """How a study ended: builds in the order in which they ended, a sentence for each that failed, and those that
-    never ran because of them."""
+    """How a study ended, or how far it is: the names of jobs that are done, in the order in which they ended; a sentence
+    for each that failed; those that were skipped, because they wait for a failed one. error: what the last failure
+    raised."""
 
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -36,7 +39,7 @@ class StudyOutcome:
     error: Exception | None = None
 
     def check(self) -> None:
-        """Raise what failed: a single failure as it was, with its build's name; several as one HeadwiseError."""
+        """Raise what failed: a single failure as it was, with its job's name; several as one HeadwiseError."""
         if len(self.failed) == 1 and self.error:
             raise with_step_name(self.error, *self.failed)
         if self.failed:
@@ -53,8 +56,8 @@ class StudyOutcome:
 
 
 @dataclass(frozen=True)
-class BuildResult:
-    """One build's end. error and trace: what it raised, if anything."""
+class JobEnd:
+    """One job's end. error and trace: what it raised, if anything."""
 
     name: str
     error: Exception | None = None
@@ -62,95 +65,95 @@ class BuildResult:
 
 
 class Executor(Protocol):
-    """Who does the builds, at most `slots` at once."""
+    """Who does the jobs, at most `slots` at once."""
 
     slots: int
 
-    def start(self, build: Build, start: float, end: float) -> None:
-        """Begin a build, by which the study is done from the share `start` to `end`."""
+    def start(self, job: Job, start: float, end: float) -> None:
+        """Begin a job, by which the study is done from the share `start` to `end`."""
 
-    def wait(self) -> BuildResult:
-        """The next build that ends."""
+    def wait(self) -> JobEnd:
+        """The next job that ends."""
 
 
 class LocalExecutor:
-    """This process, one build at a time: `start` notes it, `wait` does it. With several processes, none may go on after a
-    failure alone: it is raised."""
+    """This process, one job at a time: `start` notes it, `wait` does it. With several processes (torchrun) the others
+    would wait for ever for one that went on after a failure of its own, so there it is raised."""
 
     slots = 1
 
-    def __init__(self, work: DoBuild, progress: Progress) -> None:
+    def __init__(self, work: DoJob, progress: Progress) -> None:
         self.work = work
         self.progress = progress
-        self.started: tuple[Build, float, float] | None = None
+        self.started: tuple[Job, float, float] | None = None
 
-    def start(self, build: Build, start: float, end: float) -> None:
-        self.started = build, start, end
+    def start(self, job: Job, start: float, end: float) -> None:
+        self.started = job, start, end
 
-    def wait(self) -> BuildResult:
+    def wait(self) -> JobEnd:
         assert self.started is not None
-        build, start, end = self.started
+        job, start, end = self.started
         error: Exception | None = None
         trace = ""
-        with self.progress.step(build.words, start, end):
+        with self.progress.step(job.words, start, end):
             try:
-                self.work(build)
+                self.work(job)
             except Exception as raised:
                 if PartialState().num_processes > 1:
                     raise
                 error = raised
                 trace = traceback.format_exc()
-        return BuildResult(build.name, error, trace)
+        return JobEnd(job.name, error, trace)
 
 
-def run_builds(
-    list_builds: ListBuilds,
+def run_jobs(
+    list_jobs: ListJobs,
     executor: Executor,
     progress: Progress,
-    after_build: Callable[[Build, StudyOutcome], None] = lambda build, outcome: None,
-    forwards_of: Callable[[Build], float] = lambda build: 0.0,
+    after_job: Callable[[Job, StudyOutcome], None] = lambda job, outcome: None,
+    forwards_of: Callable[[Job], float] = lambda job: 0.0,
 ) -> StudyOutcome:
-    """Do every build once all it waits for is done; the first ready one of the list first.
+    """Do every job once all it waits for is done; the first ready one of the list first.
 
-    A build that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. after_build: called
-    after every build, before the builds are asked for again. forwards_of: how much work a build is, for the time left.
-    Raises HeadwiseError when the builds form no graph.
+    A job that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. after_job: called
+    after every job, before the list is asked for again. forwards_of: how much work a job is, in sentences read
+    forward (`Step.forwards`), for the time left. Raises HeadwiseError when the jobs form no graph.
     """
     outcome = StudyOutcome()
-    forwards = 0.0  # of the builds that were made or run
+    forwards = 0.0  # the work of the jobs that were started, without those that were done before
     share = 0.0  # of the study, which never falls, whatever is revealed
-    running: dict[str, Build] = {}
-    unreported: list[BuildResult] = []
-    unchanged = 0  # builds that the store held
-    graph = checked_builds(list_builds())
+    running: dict[str, Job] = {}
+    unreported: list[JobEnd] = []  # failures that are said when the next job starts
+    unchanged = 0  # jobs that were done before
+    graph = checked_jobs(list_jobs())
     while True:
-        build = next_ready(graph, outcome, running, executor.slots)
-        if unreported and (build or running):
+        job = next_ready(graph, outcome, running, executor.slots)
+        if unreported and (job or running):
             report_failures(unreported, outcome, progress)
-        if build:
+        if job:
             started = outcome.ended | running.keys()
-            left = [other for other in graph if other.name not in started and not other.was_done]
-            # What is done and what is left, as is known by now: models may still be added.
+            left = [other for other in graph if other.name not in started and not other.done_before]
+            # As far as is known by now: models may still be added.
             whole = forwards + sum(map(forwards_of, left))
-            forwards += 0.0 if build.was_done else forwards_of(build)
+            forwards += 0.0 if job.done_before else forwards_of(job)
             # The bar may stand still when work is added, but never goes back.
             before, share = share, max(share, forwards / whole if whole else 0.0)
-            running[build.name] = build
-            executor.start(build, before, share)
+            running[job.name] = job
+            executor.start(job, before, share)
         elif running:
             end = executor.wait()
-            build = running.pop(end.name)
+            job = running.pop(end.name)
             if end.error is None:
-                outcome.done.append(build.name)
-                unchanged += build.was_done
+                outcome.done.append(job.name)
+                unchanged += job.done_before
             else:
-                outcome.failed[build.name] = error_sentence(end.error)
+                outcome.failed[job.name] = error_sentence(end.error)
                 outcome.error = end.error
                 unreported.append(end)
-            after_build(build, outcome)
-            # What was done when the builds were listed reveals no others.
-            if end.error is not None or (build.may_add_steps and not build.was_done):
-                graph = checked_builds(list_builds())
+            after_job(job, outcome)
+            # The list may change by a failure, or by a result that was not there when it was made.
+            if end.error is not None or (job.may_add_steps and not job.done_before):
+                graph = checked_jobs(list_jobs())
                 skip(graph, outcome)
         else:
             # A single failure at the very end is left to the caller, who raises it.
@@ -161,9 +164,7 @@ def run_builds(
             return outcome
 
 
-def report_failures(
-    unreported: list[BuildResult], outcome: StudyOutcome, progress: Progress
-) -> None:
+def report_failures(unreported: list[JobEnd], outcome: StudyOutcome, progress: Progress) -> None:
     """Say what failed, with the traceback of an unexpected error."""
     for end in unreported:
         if end.trace and not expected(end.error):
@@ -172,30 +173,28 @@ def report_failures(
     unreported.clear()
 
 
-def checked_builds(builds: Sequence[Build]) -> Sequence[Build]:
-    """The builds as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
-    counts = Counter(build.name for build in builds)
+def checked_jobs(jobs: Sequence[Job]) -> Sequence[Job]:
+    """The jobs as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
+    counts = Counter(job.name for job in jobs)
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise HeadwiseError(
             f"The study has several steps of the name {', '.join(twice)}. {OUR_MISTAKE}."
         )
-    for build in builds:
-        missing = sorted(set(build.waits_for) - counts.keys())
+    for job in jobs:
+        missing = sorted(set(job.waits_for) - counts.keys())
         if missing:
             raise HeadwiseError(
-                f"The step {build.name} needs {', '.join(missing)}, but the study has no such step. {OUR_MISTAKE}."
+                f"The step {job.name} needs {', '.join(missing)}, but the study has no such step. {OUR_MISTAKE}."
             )
-    build_order(builds)
-    return builds
+    job_order(jobs)
+    return jobs
 
 
-def build_order(builds: Iterable[Build]) -> list[str]:
+def job_order(jobs: Iterable[Job]) -> list[str]:
     """The names, each after all it waits for."""
     try:
-        return list(
-            TopologicalSorter({build.name: build.waits_for for build in builds}).static_order()
-        )
+        return list(TopologicalSorter({job.name: job.waits_for for job in jobs}).static_order())
     except CycleError as error:
         ring = " → ".join(error.args[1])
         raise HeadwiseError(
@@ -204,27 +203,27 @@ def build_order(builds: Iterable[Build]) -> list[str]:
 
 
 def next_ready(
-    graph: Sequence[Build], outcome: StudyOutcome, running: Mapping[str, Build], slots: int
-) -> Build | None:
-    """The first build of the list that may start now. An exclusive one starts when nothing runs."""
-    if len(running) >= slots or any(build.exclusive for build in running.values()):
+    graph: Sequence[Job], outcome: StudyOutcome, running: Mapping[str, Job], slots: int
+) -> Job | None:
+    """The first job of the list that may start now. An exclusive one starts when nothing runs."""
+    if len(running) >= slots or any(job.exclusive for job in running.values()):
         return None
     started = outcome.ended | running.keys()
     done = set(outcome.done)
-    for build in graph:
-        ready = build.name not in started and done.issuperset(build.waits_for)
-        if ready and not (build.exclusive and running):
-            return build
+    for job in graph:
+        ready = job.name not in started and done.issuperset(job.waits_for)
+        if ready and not (job.exclusive and running):
+            return job
     return None
 
 
-def skip(graph: Sequence[Build], outcome: StudyOutcome) -> None:
-    """Leave out every build that waits, however far away, for a failed one."""
-    waits_for = {build.name: build.waits_for for build in graph}
-    for name in build_order(graph):
-        # Grows as the loop goes on, in an order in which parents come first.
-        without = {*outcome.failed, *outcome.skipped}
-        if name not in outcome.ended and not without.isdisjoint(waits_for[name]):
+def skip(graph: Sequence[Job], outcome: StudyOutcome) -> None:
+    """Note as skipped every job that waits, however far away, for a failed one."""
+    waits_for = {job.name: job.waits_for for job in graph}
+    for name in job_order(graph):
+        # Asked again for each: in this order what a job waits for was looked at before it.
+        not_done = {*outcome.failed, *outcome.skipped}
+        if name not in outcome.ended and not not_done.isdisjoint(waits_for[name]):
             outcome.skipped.append(name)
 
 

@@ -22,30 +22,30 @@ from headwise.models.training.translation_model import build_model
 from headwise.study.evaluation_steps import Translate
 from headwise.study.model_steps import Prune
 from headwise.study.run_context import RunContext
-from headwise.study.step import Build
+from headwise.study.step import Job
 
 TIMED_ROWS = 16  # of the batch that is timed
 
 
-def forwards_of(build: Build) -> float:
-    """About how many sentences, read forward, a build takes as long as; 0 where its texts or heads are not known yet."""
-    run = build.run
+def forwards_of(job: Job) -> float:
+    """About how many sentences, read forward, a job takes as long as; 0 where its texts or heads are not known yet."""
+    run = job.run
     if run.heads is None or not {"train", "dev"} <= run.texts.keys():
         return 0.0
-    return build.step.forwards(run)
+    return job.step.forwards(run)
 
 
-def seconds_of(builds: Sequence[Build], run: RunContext, given: Model | None) -> float:
-    """About how many seconds builds take; takes a few itself. given: the model that the plan names, whose translations are
+def seconds_of(jobs: Sequence[Job], run: RunContext, given: Model | None) -> float:
+    """About how many seconds jobs take; takes a few itself. given: the model that the plan names, whose translations are
     timed as well."""
     forwards = 0.0
     translated = 0
-    for build in builds:
+    for job in jobs:
         # How long sentences become is the model's own way: its translations are timed, not counted in forwards.
-        if isinstance(build.step, Translate) and given is not None:
-            translated += build.run.sentences_of(build.step.split)
+        if isinstance(job.step, Translate) and given is not None:
+            translated += job.run.sentences_of(job.step.split)
         else:
-            forwards += forwards_of(build)
+            forwards += forwards_of(job)
     seconds = forwards * sentence_seconds(run, given) if forwards else 0.0
     if given is not None and translated:
         text = run.text("dev")
@@ -106,23 +106,23 @@ def random_batch(hf: PreTrainedModel, rows: int, length: int) -> dict[str, Tenso
     }
 
 
-def model_lines(builds: Sequence[Build]) -> list[str]:
+def model_lines(jobs: Sequence[Job]) -> list[str]:
     """The models that a plan makes, in a line."""
-    names = [build.step.variant.name for build in builds if isinstance(build.step, Prune)]
+    names = [job.step.variant.name for job in jobs if isinstance(job.step, Prune)]
     number = f"{len(names)} model{'s' * (len(names) > 1)}"
     return [f"{number}: {few_names(names)}"] if names else []
 
 
-def plan_lines(builds: Sequence[Build]) -> list[str]:
+def plan_lines(jobs: Sequence[Job]) -> list[str]:
     """What a study does: a line for each sort of step, with what it is done to; and how many steps there are."""
     sorts: dict[tuple[str, bool], list[str]] = {}
-    for build in builds:
-        sort, _, of = build.words.partition(": ")
-        sorts.setdefault((sort, build.was_done), []).append(of)
+    for job in jobs:
+        sort, _, of = job.words.partition(": ")
+        sorts.setdefault((sort, job.done_before), []).append(of)
     lines = []
-    for (sort, was_done), several in sorts.items():
-        state = " (done)" if was_done else ""
+    for (sort, done_before), several in sorts.items():
+        state = " (done)" if done_before else ""
         of = ", ".join(filter(None, several))
         lines.append(f"{sort}{state}: {of}" if of else f"{sort}{state}")
-    done = sum(build.was_done for build in builds)
-    return [*lines, f"{len(builds)} steps, {done} of them done" if done else f"{len(builds)} steps"]
+    done = sum(job.done_before for job in jobs)
+    return [*lines, f"{len(jobs)} steps, {done} of them done" if done else f"{len(jobs)} steps"]

@@ -138,7 +138,7 @@ class ScorePass(
     def said(self, run: RunContext, model: Model) -> list[Said]:
         """What each sentence loses without each head, where this pass wrote it."""
         file = below(run.folder, f"{self.name}/{SAID}")
-        if not (self.done(run) and file.exists()):
+        if not (self.is_done(run) and file.exists()):
             return []
         lines = file.read_text(encoding="utf-8").splitlines()
         return [Said.from_json(json.loads(line), model.heads.total) for line in lines]

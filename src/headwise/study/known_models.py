@@ -244,7 +244,7 @@ def models_between_steps(results: Results, index: int) -> list[Variant]:
         of_order = [variant for variant in at_steps if variant.ranking == ranking]
         if not of_order or is_baseline(run.plan.pruning, of_order[0]):
             continue
-        if not RankHeads(index, ranking).done(run):
+        if not RankHeads(index, ranking).is_done(run):
             continue
         while measured := results.heads_and_quality(of_order):
             # With no head removed nothing is lost.

@@ -65,7 +65,7 @@ class Train(
 
     def inputs(self, run: RunContext) -> dict[str, Any]:
         plan = run.plan
-        if run.made_in_memory is not None:
+        if run.trained_in_memory is not None:
             return {}  # nothing of it outlives this process
         if run.memory:
             given = run.memory.model
@@ -79,7 +79,7 @@ class Train(
         return is_shape * forwards_of_training(run)
 
     def outputs(self, run: RunContext) -> list[str]:
-        if run.made_in_memory is not None:
+        if run.trained_in_memory is not None:
             return []
         return ["model"] if isinstance(run.plan.model, str) else ["model", "train"]
 
@@ -94,7 +94,7 @@ class Train(
         model = run.load_given()
         model.task.check(run.text("train"))
         model.task.check_quality(run.text("train"))
-        if run.main and run.made_in_memory is None:
+        if run.main and run.trained_in_memory is None:
             model.save(work / STAGING / "model")
         return {
             "parameters": model.parameters,
@@ -139,7 +139,7 @@ def training(run: RunContext, model: Model, work: Path, limit: int | None = None
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
     dev = model.task.training_data(run.dev_of_training, recipe.batch_tokens, limit=limit)
     smaller = smaller_batches(recipe, int(data.longest.sum()))
-    if smaller and run.made_in_memory is not None:  # of a study that is said before it begins
+    if smaller and run.trained_in_memory is not None:  # of a study that is said before it begins
         run.warn(smaller)
 
     def say(line: str) -> None:
@@ -278,7 +278,7 @@ class Prune(
 
     def saves_weights(self, run: RunContext) -> bool:
         """Whether its weights are written to a file of their own."""
-        return self.has_own_weights(run) and run.made_in_memory is None
+        return self.has_own_weights(run) and run.trained_in_memory is None
 
     def dependencies(self, run: RunContext) -> list[Step]:
         return [FULL_MODEL]
@@ -308,8 +308,8 @@ class Prune(
         self.note_text(run, model)
         if run.main:
             mask.save(below(work / STAGING, self.layout))
-        if run.made_in_memory is not None:
-            run.made_in_memory[self.variant.name] = model
+        if run.trained_in_memory is not None:
+            run.trained_in_memory[self.variant.name] = model
         elif run.main:
             model.save(below(work / STAGING, self.folder))
 
@@ -324,8 +324,8 @@ class Prune(
 
     def model(self, run: RunContext) -> Model:
         """The model, once it is made, of a run that has it in memory, or that has no own weights."""
-        assert run.made_in_memory is not None
-        return run.made_in_memory[self.variant.name]
+        assert run.trained_in_memory is not None
+        return run.trained_in_memory[self.variant.name]
 
     def tuned(
         self, run: RunContext, mask: HeadMask, work: Path, start: Model | None = None
@@ -334,13 +334,13 @@ class Prune(
         model = full_model(run)  # a copy of it is trained
         sweep = run.sweep(self.variant)
         assert isinstance(sweep, GateSweep | TopKSweep | GreedySweep)
-        made = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask, start)
-        self.save(run, mask, made.model, work)
+        tuned = tune(model, training(run, model, work), sweep, tuple(sweep.kinds), mask, start)
+        self.save(run, mask, tuned.model, work)
         return {
-            **made.cost,
-            "loss_before": made.loss_before,
-            "loss_after": made.loss_after,
-            "notes": made.notes,
+            **tuned.cost,
+            "loss_before": tuned.loss_before,
+            "loss_after": tuned.loss_after,
+            "notes": tuned.notes,
         }
 
 
@@ -370,7 +370,7 @@ class PruneByGates(Prune):
             goal["penalty"] = variant.penalty
         options = sweep.model_copy(update=goal)
         how = training(run, model, work)
-        if run.made_in_memory is not None and isinstance(options, GateSweep) and variant.penalty:
+        if run.trained_in_memory is not None and isinstance(options, GateSweep) and variant.penalty:
             few = too_few(options, updates_of(how, options.of_gates))
             if few:  # of a study that is said before it begins
                 run.warn(few)
@@ -505,26 +505,26 @@ class MakeControl(Prune):
 
     def make(self, run: RunContext, work: Path) -> StepResult:
         full = full_model(run)
-        made = self.facts.function(self.case(run, full, work))
-        if isinstance(made, HeadMask) and not self.facts.random_weights:
-            return self.tuned(run, made, work)
-        if isinstance(made, Model):
-            made = Trained(made)
-        if not isinstance(made, Trained):
+        given = self.facts.function(self.case(run, full, work))
+        if isinstance(given, HeadMask) and not self.facts.random_weights:
+            return self.tuned(run, given, work)
+        if isinstance(given, Model):
+            given = Trained(given)
+        if not isinstance(given, Trained):
             raise HeadwiseError(
-                f"The control '{self.variant.control}' gave {made!r:.80}: its function must return the heads to keep "
+                f"The control '{self.variant.control}' gave {given!r:.80}: its function must return the heads to keep "
                 "(hw.HeadMask), or a model."
             )
         if run.main:
             if self.facts.layout:
-                layout = made.model.layout
+                layout = given.model.layout
                 # A model of another shape lost none of the full model's heads.
                 if layout is None or layout.heads != full.heads:
                     layout = HeadMask.full(full.heads)
                 layout.save(below(work / STAGING, self.layout))
-            self.note_text(run, made.model)
-            made.model.save(below(work / STAGING, self.folder))
-        return {"notes": [], **made.facts}
+            self.note_text(run, given.model)
+            given.model.save(below(work / STAGING, self.folder))
+        return {"notes": [], **given.facts}
 
     def case(self, run: RunContext, full: Model, work: Path) -> Case:
         """What the function of the control is given."""

@@ -30,7 +30,7 @@ from headwise.study.overlap import refuse_same_files, shared_sentences
 from headwise.study.plan import GateSweep, GreedySweep, Plan, Sweep
 from headwise.study.plan_of_prune import refuse_irremovable
 from headwise.study.run_context import RunContext
-from headwise.study.step import Build
+from headwise.study.step import Job
 
 SPLITS: tuple[Split, ...] = ("dev", "test")  # that models are compared on
 CHECKPOINT = 3  # times the weights: they, and two moments of Adam
@@ -40,11 +40,11 @@ MB = 1e6
 def preflight(
     plan: Plan,
     runs: Collection[RunContext],
-    builds: Collection[Build],
+    jobs: Collection[Job],
     device: str,
     load_given: Callable[[], Model],
 ) -> list[str]:
-    """Sentences to say before the builds begin. load_given: loads the plan's model, once, where it names one. Raises
+    """Sentences to say before the jobs begin. load_given: loads the plan's model, once, where it names one. Raises
     HeadwiseError for what would fail, or be worth nothing."""
     given = load_given if isinstance(plan.model, str) else None
     for run in runs:
@@ -59,7 +59,7 @@ def preflight(
         # The dev text is of the same sort, or a part of it.
         if plan.data.train is not None:
             given().task.check_quality(first.as_named("train"))
-    to_do = [build for build in builds if not build.was_done]
+    to_do = [job for job in jobs if not job.done_before]
     if given and to_do:
         for options in plan.pruning:
             refuse_irremovable(given(), options)
@@ -76,13 +76,13 @@ def preflight(
 
     trains = False
     sweeps: dict[int, Sweep] = {}  # of the first run, whose models are to be made
-    for build in to_do:
-        if isinstance(build.step, Train):
+    for job in to_do:
+        if isinstance(job.step, Train):
             trains = isinstance(plan.model, Architecture)
-        elif isinstance(build.step, Prune):
-            index = build.step.variant.sweep_index
+        elif isinstance(job.step, Prune):
+            index = job.step.variant.sweep_index
             if index < len(first.plan.pruning):
-                sweeps[index] = first.sweep(build.step.variant)
+                sweeps[index] = first.sweep(job.step.variant)
     if trains or any(sweep.trains for sweep in sweeps.values()):
         positions = training_positions(first, given() if given else None)
         lines += filter(None, [smaller_batches(plan.training, positions, exactly=False)])
@@ -284,14 +284,14 @@ def gate_lines(sweep: Sweep, recipe: Training, positions: float) -> list[str]:
 
 
 def refuse_full_disk(
-    plan: Plan, folder: Path, to_do: Collection[Build], given: Callable[[], Model] | None
+    plan: Plan, folder: Path, to_do: Collection[Job], given: Callable[[], Model] | None
 ) -> None:
     """Weights of all models that stay, and the checkpoints of one training."""
     trained = []
-    for build in to_do:
-        step = build.step
-        if isinstance(step, Train) or (isinstance(step, Prune) and step.saves_weights(build.run)):
-            trained.append(build)
+    for job in to_do:
+        step = job.step
+        if isinstance(step, Train) or (isinstance(step, Prune) and step.saves_weights(job.run)):
+            trained.append(job)
     if not trained:
         return
     if isinstance(plan.model, Architecture):

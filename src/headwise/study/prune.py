@@ -153,7 +153,7 @@ def prune(
         if folder is not None:
             return alone(plan, InMemory(model, texts), folder, report)
         with scratch() as place:
-            return alone(plan, InMemory(model, texts, made={}), place, report)
+            return alone(plan, InMemory(model, texts, trained={}), place, report)
 
 
 def checked(

@@ -1,8 +1,8 @@
-"""The builds of a study as Ray tasks: several at once on the cores of this machine, or on the machines of a cluster.
+"""The jobs of a study as Ray tasks: several at once on the cores of this machine, or on the machines of a cluster.
 
-Ray only maps: a worker's process builds the study again and does one build, into the same store that one process alone
+Ray only maps: a worker's process opens the study again and does one job, into the same store that one process alone
 would fill. A cluster's machines must therefore share the folders of the study. Every worker has the same number of
-threads, so that no number depends on where a build ran. Workers report through a file per build in the shared folder.
+threads, so that no number depends on where a job ran. Workers report through a file per job in the shared folder.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from rich.progress import TaskID
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import below
 from headwise.core.progress import Bars, Progress, about
-from headwise.study.executor import BuildResult, DoBuild
+from headwise.study.executor import DoJob, JobEnd
 from headwise.study.records import file_label
-from headwise.study.step import Build
+from headwise.study.step import Job
 
-MakeWork = Callable[[Progress], DoBuild]  # can be pickled: how a worker's process does builds
+MakeWork = Callable[[Progress], DoJob]  # can be pickled: how a worker's process does jobs
 OLDEST = (2, 52)  # the first Ray whose clusters know tokens
-RETRIES = 3  # how often Ray tries a build again whose process was killed
+RETRIES = 3  # how often Ray tries a job again whose process was killed
 
 
 @contextmanager
 def ray_executor(
     make_work: MakeWork, folder: Path, progress: Progress, threads: int, device: str = "cpu"
 ) -> Iterator[RayExecutor]:
-    """An executor whose builds are Ray tasks with `threads` cores each, and a GPU where device is cuda.
+    """An executor whose jobs are Ray tasks with `threads` cores each, and a GPU where device is cuda.
 
     folder: shared by all workers, where they report. A local cluster is started, and shut down at the end: it listens
     on the loopback address only, and wants a token. With RAY_ADDRESS set, that cluster is joined. What still runs when
@@ -76,7 +76,7 @@ def ray_executor(
         # A worker uses as many threads as it gets cores, and finds the modules that this process finds.
         path = os.pathsep.join(str(Path(place).absolute()) for place in sys.path)
         worker_env = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path}
-        task = ray.remote(do_build).options(
+        task = ray.remote(do_job).options(
             num_cpus=threads,
             num_gpus=gpus,
             max_retries=RETRIES,
@@ -155,7 +155,7 @@ def connect(ray: Any, folder: Path) -> None:
         options |= {
             "num_cpus": cores(),
             "include_dashboard": False,
-            # Builds hand on words alone; models and texts go through files.
+            # Jobs hand on words alone; models and texts go through files.
             "object_store_memory": 100 * 2**20,
             "_temp_dir": str(folder),
         }
@@ -193,7 +193,7 @@ def in_words(resources: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker needs to know besides the build. folder: where the command runs; reports: where workers report."""
+    """What a worker needs to know besides the job. folder: where the command runs; reports: where workers report."""
 
     make_work: MakeWork
     threads: int
@@ -201,20 +201,20 @@ class WorkerSetup:
     reports: Path
 
 
-def do_build(setup: WorkerSetup, build: Build) -> tuple[Exception | None, str]:
-    """Do one build in this worker; gives what it raised, and the traceback."""
+def do_job(setup: WorkerSetup, job: Job) -> tuple[Exception | None, str]:
+    """Do one job in this worker; gives what it raised, and the traceback."""
     torch.set_num_threads(setup.threads)
     try:
         enter(setup.folder)
-        setup.make_work(FileProgress(report_file(setup.reports, build)))(build)
+        setup.make_work(FileProgress(report_file(setup.reports, job)))(job)
     except Exception as error:
         return portable(error), traceback.format_exc()
     return None, ""
 
 
-def report_file(reports: Path, build: Build) -> Path:
-    """Where a worker reports on a build."""
-    return below(reports, f"{file_label(build.name)}.jsonl")
+def report_file(reports: Path, job: Job) -> Path:
+    """Where a worker reports on a job."""
+    return below(reports, f"{file_label(job.name)}.jsonl")
 
 
 def enter(folder: str) -> None:
@@ -238,7 +238,7 @@ def portable(error: Exception) -> Exception:
 
 
 class FileProgress(Progress):
-    """The progress of one build, a JSON line for each event; at most one share in `every` seconds."""
+    """The progress of one job, a JSON line for each event; at most one share in `every` seconds."""
 
     def __init__(self, path: Path, every: float = 0.5) -> None:
         super().__init__(quiet=True)
@@ -268,10 +268,10 @@ class FileProgress(Progress):
 
 @dataclass
 class Running:
-    """A build at a worker. end: the share of the study that is done with it. report: the file that its worker writes. row:
+    """A job at a worker. end: the share of the study that is done with it. report: the file that its worker writes. row:
     its bar; None while nothing is made in it."""
 
-    build: Build
+    job: Job
     end: float
     report: Path
     started: float
@@ -281,7 +281,7 @@ class Running:
 
 @dataclass
 class RayExecutor:
-    """Builds as Ray tasks, `slots` at once, with a bar for each that runs below that of the study."""
+    """Jobs as Ray tasks, `slots` at once, with a bar for each that runs below that of the study."""
 
     ray: Any
     setup: Any
@@ -296,14 +296,14 @@ class RayExecutor:
         assert self.progress.live is not None  # the study's
         return self.progress.live
 
-    def start(self, build: Build, start: float, end: float) -> None:
-        report = report_file(self.reports, build)
+    def start(self, job: Job, start: float, end: float) -> None:
+        report = report_file(self.reports, job)
         report.unlink(missing_ok=True)  # of a study that was killed
-        running = Running(build, end, report, time.monotonic())
-        self.running[self.task.remote(self.setup, build)] = running
+        running = Running(job, end, report, time.monotonic())
+        self.running[self.task.remote(self.setup, job)] = running
 
-    def wait(self) -> BuildResult:
-        """The next build that ends; Ray tries one whose process was killed again, from its last checkpoint."""
+    def wait(self) -> JobEnd:
+        """The next job that ends; Ray tries one whose process was killed again, from its last checkpoint."""
         ready: list[Any] = []
         while not ready:
             # Short, so that bars move and a signal is answered.
@@ -323,14 +323,14 @@ class RayExecutor:
             error = HeadwiseError(f"Ray could not run it: {first_line}")
         self.progress(ended.end, "")
         if ended.row is None:
-            return BuildResult(ended.build.name, error, trace)
+            return JobEnd(ended.job.name, error, trace)
         self.bars.remove_task(ended.row)
         if self.bars.in_lines and error is None:
-            self.progress.say(f"  {ended.build.words}: {about(time.monotonic() - ended.started)}")
-        return BuildResult(ended.build.name, error, trace)
+            self.progress.say(f"  {ended.job.words}: {about(time.monotonic() - ended.started)}")
+        return JobEnd(ended.job.name, error, trace)
 
     def poll(self, running: Running) -> None:
-        """Show what a build's worker reported since the last time."""
+        """Show what a job's worker reported since the last time."""
         if not running.report.exists():
             return
         with running.report.open(encoding="utf-8") as file:
@@ -340,9 +340,9 @@ class RayExecutor:
         running.bytes_read += len(lines.encode())
         for event, value in map(json.loads, lines.splitlines()):
             if running.row is None:
-                running.row = self.bars.add_task(running.build.words, total=1.0, note="")
+                running.row = self.bars.add_task(running.job.words, total=1.0, note="")
             if event == "say":
-                self.progress.say(f"  {running.build.words}: {value.strip()}")
+                self.progress.say(f"  {running.job.words}: {value.strip()}")
             elif event == "share":
                 self.bars.update(running.row, completed=value[0], note=value[1])
 

@@ -42,7 +42,7 @@ NOT_READ = ("model/", "pruned/", "scores/", "losses/", "rankings/", "corpus/")
 
 
 class Making(Protocol):
-    """A step in its run, as the store makes it (`step.Build`)."""
+    """A step in its run, as the store makes it (`step.Job`)."""
 
     @property
     def step(self) -> Any: ...
@@ -115,7 +115,7 @@ class Store:
         records = map(Folder.read, run_records(self.folder))
         return {record["name"]: record for record in records if "key" in record}
 
-    def done(self, name: str, key: str, outputs: Sequence[str]) -> bool:
+    def holds(self, name: str, key: str, outputs: Sequence[str]) -> bool:
         """Whether a step was made from just these inputs, and these outputs are still as it wrote them."""
         record = self.record(name)
         return record.get("key") == key and not self.damage(record, outputs)
@@ -129,18 +129,18 @@ class Store:
         folder = self.of(name)
         folder.remove(file for file in folder.files if file.startswith(output))
 
-    def get_or_make(self, build: Making, required: Sequence[str]) -> StepResult:
+    def get_or_make(self, job: Making, required: Sequence[str]) -> StepResult:
         """The result of a step, made now unless the store holds it. required: outputs that must be there."""
-        name = build.step.name
+        name = job.step.name
         label = file_label(name)
-        work = below(self.folder / ".work", f"{label}-{build.key}")
+        work = below(self.folder / ".work", f"{label}-{job.key}")
         with self.locked(label):
             # The others are told: they must not look for themselves, at another moment.
-            stored = self.answer_of_main(self.main and self.done(name, build.key, required))
-            record = self.record(name) if stored else self.make(build, work, required)
+            stored = self.answer_of_main(self.main and self.holds(name, job.key, required))
+            record = self.record(name) if stored else self.make(job, work, required)
             if self.main:
                 # Once a step is made, unfinished work from other inputs is of no use any more.
-                key = build.key if stored else "[0-9a-f]" * len(build.key)
+                key = job.key if stored else "[0-9a-f]" * len(job.key)
                 for folder in work.parent.glob(f"{label}-{key}"):
                     shutil.rmtree(folder, ignore_errors=True)
             self.wait()  # the next step finds the outputs
@@ -160,90 +160,90 @@ class Store:
         broadcast_object_list(answers)
         return answers[0]
 
-    def make(self, build: Making, work: Path, required: Sequence[str]) -> Record:
+    def make(self, job: Making, work: Path, required: Sequence[str]) -> Record:
         """Make a step and publish its outputs. Returns the new record."""
         from headwise.models.environment import environment_info  # loads torch
 
-        name = build.step.name
+        name = job.step.name
         before = self.record(name)
         if self.main:
-            self.refuse_unrecorded(build)
-            self.say_why(build, before, required)
+            self.refuse_unrecorded(job)
+            self.say_why(job, before, required)
         start = time.perf_counter()
         with self.progress.bar(name):
-            result = build.make(work)
+            result = job.make(work)
         # A step that went on where a killed one was says how long it took in all.
         seconds = max(time.perf_counter() - start, result.get("seconds", 0.0))
         self.wait()  # nobody still reads what now moves
 
         contents: dict[str, Content] = {}
         if self.main:
-            contents.update(files_in(work / STAGING, build.outputs))
-        reproducible = build.reproducible_outputs
+            contents.update(files_in(work / STAGING, job.outputs))
+        reproducible = job.reproducible_outputs
         files = files_of_outputs(manifest(contents), reproducible)
         content = digest(files) if reproducible else None
         # What was derived from the step was derived from another model.
-        if self.main and content and self.contents(build, before) - {content}:
-            self.refuse_difference(build)
+        if self.main and content and self.contents(job, before) - {content}:
+            self.refuse_difference(job)
         dependencies: dict[str, str | None] = {}
-        for key, parent in build.dependency_names.items():
+        for key, parent in job.dependency_names.items():
             dependencies[key] = self.record(parent).get("content")
         record = {
             "name": name,
-            "key": build.key,
+            "key": job.key,
             "seconds": seconds,
             "environment": environment_info(),
-            "device": build.run.device_name,
-            "dtype": build.run.number_type,
+            "device": job.run.device_name,
+            "dtype": job.run.number_type,
             "content": content,
             "dependencies": dependencies,
-            "texts": build.run.fingerprints,
+            "texts": job.run.fingerprints,
             "result": result,
         }
 
         if self.main:
-            if before.get("key") not in (None, build.key):
-                self.set_aside(before["key"], build)
+            if before.get("key") not in (None, job.key):
+                self.set_aside(before["key"], job)
             self.of(name).publish(contents, **record)
         return record
 
-    def refuse_unrecorded(self, build: Making) -> None:
+    def refuse_unrecorded(self, job: Making) -> None:
         """Raise HeadwiseError where a file is at the place of an output, and no record of this run is about it: it is the
         user's. A damaged record also says that the step was here."""
-        if self.of(build.step.name).record.exists():
+        if self.of(job.step.name).record.exists():
             return
         recorded = {name for folder in run_records(self.folder) for name in folder.files}
-        there = files_in(self.folder, build.outputs)
+        there = files_in(self.folder, job.outputs)
         Folder(self.folder).refuse_to_replace(there, recorded)
 
-    def say_why(self, build: Making, before: Record, required: Sequence[str]) -> None:
+    def say_why(self, job: Making, before: Record, required: Sequence[str]) -> None:
         """Say why a step that was finished once is made again."""
-        name = build.step.name
-        if before.get("key") == build.key:
+        name = job.step.name
+        if before.get("key") == job.key:
             damage = "; ".join(self.damage(before, required)[:3])
             self.progress.say(f"  {name} is made again: {damage}.")
-        elif before and build.reproducible_outputs:
+        elif before and job.reproducible_outputs:
             self.progress.say(
                 f"  {name} is made again, with all that was derived from it: what it is made from changed."
             )
         elif not before and self.of(name).record.exists() and not self.of(name).read():
             self.progress.say(f"  {name} is made again: its record is damaged.")
 
-    def contents(self, build: Making, before: Record) -> set[str]:
+    def contents(self, job: Making, before: Record) -> set[str]:
         """Hashes of what the reproducible outputs of a step were before, as its record and the records of what was
         derived from it say."""
-        contents = {record["dependencies"].get(build.key) for record in self.records().values()}
-        if before.get("key") == build.key:
+        contents = {record["dependencies"].get(job.key) for record in self.records().values()}
+        if before.get("key") == job.key:
             contents.add(before.get("content"))
         return contents - {None}
 
-    def refuse_difference(self, build: Making) -> None:
+    def refuse_difference(self, job: Making) -> None:
         """A model made again from the same inputs must be the same, or its measurements would be of another one.
 
         Raises HeadwiseError on a device that is exact; on another one, all that was derived from it is made again.
         """
-        name = build.step.name
-        if build.run.exact:
+        name = job.step.name
+        if job.run.exact:
             raise HeadwiseError(
                 f"{name} was made again in {self.folder} and came out different, as on another machine or with "
                 "other threads: go on there, or choose another --out."
@@ -251,7 +251,7 @@ class Store:
         self.progress.say(
             f"  {name} came out different: all that was derived from it is made again."
         )
-        self.set_aside(build.key, build)
+        self.set_aside(job.key, job)
 
     @contextmanager
     def locked(self, label: str) -> Iterator[None]:
@@ -263,13 +263,13 @@ class Store:
         with FileLock(below(self.folder / ".steps", f"{label}.lock")):
             yield
 
-    def set_aside(self, key: str, build: Making) -> None:
+    def set_aside(self, key: str, job: Making) -> None:
         """Move a step and all that was derived from it to `.replaced/NAME-KEY/`, with their records and a copy of the
         tables: no table mixes results of both, and nothing is lost. A step that nothing was derived from stays.
 
-        key: of what is replaced. build: what replaces it, whole by now.
+        key: of what is replaced. job: what replaces it, whole by now.
         """
-        name = build.step.name
+        name = job.step.name
         records = self.records()
         # Collect what was made from the step, then what was made from that, until there is no more.
         own = records.pop(name, None)

@@ -79,7 +79,7 @@ class Tables:
         step = self.steps.get(name)
         return (step.result(self.run) or {}) if step else {}
 
-    def build_result(self, variant: Variant) -> StepResult:
+    def model_result(self, variant: Variant) -> StepResult:
         """What the step that made a model recorded; empty where it is not done."""
         return model_step(variant).result(self.run) or {}
 
@@ -133,14 +133,14 @@ class Tables:
             split, measure = ("dev", "loss") if fact == "dev_loss" else ("", fact)
             numbers[split, measure, ""] = Number(value)
 
-        build = {} if variant == FULL else self.build_result(variant)
+        recorded = {} if variant == FULL else self.model_result(variant)
         for fact, (split, measure) in TRAINING_FACTS.items():
-            if fact in build:
-                numbers[split, measure, ""] = Number(float(build[fact]))
+            if fact in recorded:
+                numbers[split, measure, ""] = Number(float(recorded[fact]))
         # Time is a cost of training; that of a cut says nothing of the model.
-        if "updates" in build:
+        if "updates" in recorded:
             seconds = run.store.record(model_step(variant).name)["seconds"]
-            numbers["", "updates", ""] = Number(build["updates"])
+            numbers["", "updates", ""] = Number(recorded["updates"])
             numbers["", "seconds", ""] = Number(seconds)
 
         speed = self.result("speed")
@@ -171,7 +171,7 @@ class Tables:
     def facts(self) -> dict[str, Any]:
         """What run.json says: how every number of the run was made."""
         records = self.run.store.records()
-        full = self.build_result(FULL)
+        full = self.model_result(FULL)
         environments = [r["environment"] for r in records.values() if "environment" in r]
         # Where the steps were done, which may be elsewhere than where this table is written.
         info = combined(environments or [environment_info()])
@@ -213,13 +213,13 @@ class Tables:
         if doubts := self.result(f"evaluate/dev/{FULL.name}").get("doubts"):
             facts["doubts"][FULL.name] = doubts
         for variant in self.variants:
-            build = model_step(variant).result(self.run)
-            if build is None:
+            recorded = model_step(variant).result(self.run)
+            if recorded is None:
                 continue
-            if "notes" in build:
-                facts["notes"][variant.name] = [*build["notes"], *self.without_controls(variant)]
+            if "notes" in recorded:
+                facts["notes"][variant.name] = [*recorded["notes"], *self.without_controls(variant)]
             evaluated = self.result(f"evaluate/dev/{variant.name}")
-            doubts = [*build.get("doubts", []), *evaluated.get("doubts", [])]
+            doubts = [*recorded.get("doubts", []), *evaluated.get("doubts", [])]
             if doubts:
                 facts["doubts"][variant.name] = doubts
             worse = {

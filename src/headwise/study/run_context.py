@@ -51,12 +51,12 @@ from headwise.study.variants import Variant
 class InMemory:
     """A loaded model and texts, which a run takes instead of the names in its plan.
 
-    made: the models that the run trains, by name, where they stay in memory, too; None: they are files.
+    trained: the models that the run trains, by name, where they stay in memory, too; None: they are files.
     """
 
     model: Model
     texts: Mapping[Split, AnyText]
-    made: dict[str, Model] | None = None
+    trained: dict[str, Model] | None = None
 
     def read(self, folder: Path, device: str) -> Model:
         """Another model from its files, offloaded where the model in memory is: it may be larger than the device."""
@@ -245,7 +245,7 @@ class RunContext:
 
     def warn(self, line: str) -> None:
         """Say what a user should know: a model that is made by itself, in memory, has no other place for it."""
-        if self.made_in_memory is None:
+        if self.trained_in_memory is None:
             self.progress.say(f"  {line}")
         else:
             warnings.warn(line, stacklevel=2)
@@ -356,9 +356,9 @@ class RunContext:
     # Models
 
     @property
-    def made_in_memory(self) -> dict[str, Model] | None:
+    def trained_in_memory(self) -> dict[str, Model] | None:
         """The trained models of a run that writes no weights, by name; None for a run that does."""
-        return self.memory.made if self.memory else None
+        return self.memory.trained if self.memory else None
 
     @cached_property
     def full(self) -> Model:
@@ -366,7 +366,7 @@ class RunContext:
         given = self.load_given.model
         if given is None:
             return self.read(self.folder / "model")
-        if self.made_in_memory is not None:
+        if self.trained_in_memory is not None:
             return given
         # Its weights are in memory already; all else is as in the copy of the run.
         # Shallow: the weights are the same ones.
@@ -397,7 +397,7 @@ class RunContext:
 
     def fresh(self) -> Model:
         """The full model, to be trained on. Those that nobody changes leave the memory until they are asked for."""
-        if self.made_in_memory is not None:
+        if self.trained_in_memory is not None:
             return self.full.only(HeadMask.full(self.full.heads), grow=True)
         self.last_pruned = ((), None)
         self.repairs = None

@@ -179,13 +179,13 @@ class Schedule:
         timed = tuple(variant for variant in wanted if variant.name in names)
         # What was measured stays, though the weights are gone by now; but not beside models that nobody wants any more.
         all_are_wanted = {variant.name for variant in timed} == {*names}
-        return timed if timed and all_are_wanted and MeasureSpeed(timed).done(self.run) else ()
+        return timed if timed and all_are_wanted and MeasureSpeed(timed).is_done(self.run) else ()
 
     def has_weights(self, variant: Variant) -> bool:
         """Whether the weights of a model can be read: those that its step does not save are cut from the full model."""
         if variant == FULL or not prune_step(variant).saves_weights(self.run):
             return True
-        return prune_step(variant).done(self.run, with_weights=True)
+        return prune_step(variant).is_done(self.run, with_weights=True)
 
     def refine_shortfall_notes(self) -> list[str]:
         """Sweeps that have fewer λ than `refine` asks for, though all they have are evaluated."""

@@ -1,10 +1,11 @@
-"""A step of a study, and its build in a run.
+"""A step of a study, and the job to do it in one run.
 
 A step is a small frozen dataclass. It says which steps it depends on, what else goes into it, what
 it writes, and how it is made. It belongs to no run.
 
-A build is a step in one run. The run gives it a key, a hash of all that goes into it, so that
-nearly every key is known before anything is made. The store keeps what was made, under its key.
+A job is a step in one run: the same step is a job in each of several seeds. Only a job has a key, a
+hash of all that goes in, so that nearly every key is known before anything is made. It is done when
+the store holds what it wrote, whole and under its key. Users know steps alone: messages say "step".
 """
 
 from __future__ import annotations
@@ -132,43 +133,43 @@ class Step(ABC):
         to `work / STAGING / "roles/table.csv"`. The store moves it when all outputs are complete.
         """
 
-    def done(self, run: RunContext, with_weights: bool = False) -> bool:
+    def is_done(self, run: RunContext, with_weights: bool = False) -> bool:
         """Whether the store of a run holds its outputs. with_weights: also the weights that the plan
         does not keep."""
         if not run.store.record(self.name):
             return False  # no key is needed, and no text for it
-        build = Build(self, run)
-        return run.store.done(self.name, build.key, build.required_outputs(with_weights))
+        job = Job(self, run)
+        return run.store.holds(self.name, job.key, job.required_outputs(with_weights))
 
     def get_or_make(self, run: RunContext, with_weights: bool = False) -> StepResult:
         """Its result in a run, made now unless the store holds it. with_weights: its weights must be
         there, too."""
         alone = not run.store.synchronized and PartialState().num_processes > 1
-        if alone and self.distributed and not self.done(run, with_weights):
+        if alone and self.distributed and not self.is_done(run, with_weights):
             raise HeadwiseError(
                 f"{self.name} must be made again, which several processes cannot do here: run one."
             )
-        build = Build(self, run)
-        return run.store.get_or_make(build, build.required_outputs(with_weights))
+        job = Job(self, run)
+        return run.store.get_or_make(job, job.required_outputs(with_weights))
 
     def result(self, run: RunContext) -> StepResult | None:
         """Its result in a run where it is done, else None."""
-        return dict(run.store.record(self.name)["result"]) if self.done(run) else None
+        return dict(run.store.record(self.name)["result"]) if self.is_done(run) else None
 
 
 @dataclass(frozen=True)
-class Build:
+class Job:
     """A step in its run.
 
-    The builds that a study lists also have: waits_for, the names of the builds that must be done
-    before; was_done, whether the store held its outputs when the list was made
-    (`Step.done` says whether it does now).
+    The jobs that a study lists also have: waits_for, the names of the jobs that must be done
+    before; done_before, whether it was done when the list was made, by an earlier command
+    (`Step.is_done` says whether it is now).
     """
 
     step: Step
     run: RunContext
     waits_for: tuple[str, ...] = ()
-    was_done: bool = False
+    done_before: bool = False
 
     @property
     def name(self) -> str:
@@ -196,7 +197,7 @@ class Build:
         if self.step not in keys:
             parent_keys = []
             for step in self.step.dependencies(self.run):
-                parent_keys.append(Build(step, self.run).key)
+                parent_keys.append(Job(step, self.run).key)
 
             # The name, not the class, goes in: it says which step of the class this is, and a class
             # that gets another name keeps its results. `digest` hashes JSON, so inputs must be
@@ -210,7 +211,7 @@ class Build:
         """The names of the steps whose results go in, by their keys."""
         names: dict[str, str] = {}
         for step in self.step.dependencies(self.run):
-            names[Build(step, self.run).key] = step.name
+            names[Job(step, self.run).key] = step.name
         return names
 
     @property

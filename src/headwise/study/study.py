@@ -21,7 +21,7 @@ from headwise.models.attention.offload import device_of
 from headwise.models.devices import usable
 from headwise.models.model import Model
 from headwise.study.evaluation_steps import Evaluate
-from headwise.study.executor import Executor, LocalExecutor, StudyOutcome, build_order, run_builds
+from headwise.study.executor import Executor, LocalExecutor, StudyOutcome, job_order, run_jobs
 from headwise.study.forecast import forwards_of, model_lines, plan_lines, seconds_of
 from headwise.study.known_models import Results, models_after_choice, refined_penalties
 from headwise.study.model_steps import FULL_MODEL, model_of, model_step
@@ -31,10 +31,10 @@ from headwise.study.preflight import preflight
 from headwise.study.results import Tables, write_grid
 from headwise.study.run_context import GivenModel, InMemory, RunContext
 from headwise.study.schedule import STAGES, Schedule
-from headwise.study.step import Build
+from headwise.study.step import Job
 from headwise.study.variants import FULL
 
-WORKERS = ("ray",)  # the names of executors that do builds elsewhere than in this process
+WORKERS = ("ray",)  # the names of executors that do jobs elsewhere than in this process
 ReportWriter = Callable[[Path], Path]
 
 
@@ -65,44 +65,44 @@ class Study:
                 own, below(out, name), progress, device, name, own_cache, memory, self.given
             )
 
-    def __call__(self, build: Build) -> None:
-        """Make one build. With several processes, the main one alone makes what is not shared."""
-        run = self.runs[build.run.name]
-        if build.step.distributed:
-            build.step.get_or_make(run)
+    def __call__(self, job: Job) -> None:
+        """Do one job. With several processes, the main one alone does what is not shared."""
+        run = self.runs[job.run.name]
+        if job.step.distributed:
+            job.step.get_or_make(run)
         elif run.main:
             with run.store.alone():
-                build.step.get_or_make(run)
+                job.step.get_or_make(run)
         run.store.wait()  # the steps that this one reveals are the same for all processes
 
     def schedule(self, name: str) -> Schedule:
         return Schedule(self.runs[name], self.failed[name])
 
-    def builds_before(self, goal: str) -> list[Build]:
-        """The build of the name `goal`, and all that it waits for, however far away."""
-        every = self.builds()
+    def jobs_before(self, goal: str) -> list[Job]:
+        """The job of the name `goal`, and all that it waits for, however far away."""
+        every = self.jobs()
         wanted = {goal}
-        # From the end: what a wanted build waits for is looked at after it.
-        for name in reversed(build_order(every)):
-            build = next(build for build in every if build.name == name)
+        # From the end: what a wanted job waits for is looked at after it.
+        for name in reversed(job_order(every)):
+            job = next(job for job in every if job.name == name)
             if name in wanted:
-                wanted.update(build.waits_for)
-        return [build for build in every if build.name in wanted]
+                wanted.update(job.waits_for)
+        return [job for job in every if job.name in wanted]
 
-    def builds(self, stages: Collection[str] = STAGES) -> list[Build]:
-        """The builds of all runs, one run after the other, but the expensive and the last ones at the end."""
+    def jobs(self, stages: Collection[str] = STAGES) -> list[Job]:
+        """The jobs of all runs, one run after the other, but the expensive and the last ones at the end."""
         first = next(iter(self.runs))
-        every = [build for name in self.runs for build in self.builds_of(name, stages)]
+        every = [job for name in self.runs for job in self.jobs_of(name, stages)]
 
-        def is_late(build: Build) -> bool:
-            later = build.step.late_in_other_runs and build.run.name != first
-            return later or build.step.after_everything_else
+        def is_late(job: Job) -> bool:
+            later = job.step.late_in_other_runs and job.run.name != first
+            return later or job.step.after_everything_else
 
         # Stable: the late ones behind, all else in its order.
         return sorted(every, key=is_late)
 
-    def builds_of(self, name: str, stages: Collection[str]) -> Iterator[Build]:
-        """The builds of one run, in the order of its schedule."""
+    def jobs_of(self, name: str, stages: Collection[str]) -> Iterator[Job]:
+        """The jobs of one run, in the order of its schedule."""
         run = self.runs[name]
         schedule = self.schedule(name)
         steps = schedule.steps(stages)
@@ -112,25 +112,25 @@ class Study:
             before += schedule.steps_before(step, steps)
             # Steps of stages that were not asked for are not waited for: where they are needed, they are made.
             waits_for = [f"{run.prefix}{name}" for name in dict.fromkeys(before) if name in names]
-            yield Build(step, run, tuple(waits_for), step.done(run))
+            yield Job(step, run, tuple(waits_for), step.is_done(run))
 
-    def after_build(self, build: Build, outcome: StudyOutcome) -> None:
-        """Note a failure of the build, or write the tables of its run where they have grown."""
-        run = self.runs[build.run.name]
-        self.note_failure(build, outcome)
-        if build.name not in outcome.failed and isinstance(build.step, Evaluate):
-            if build.step.variant == FULL and build.step.split == "dev":
-                self.warn_of_low_quality(run, build.step)
-            if build.step.split == "dev":
-                for doubt in run.store.record(build.step.name)["result"]["doubts"]:
+    def after_job(self, job: Job, outcome: StudyOutcome) -> None:
+        """Note a failure of the job, or write the tables of its run where they have grown."""
+        run = self.runs[job.run.name]
+        self.note_failure(job, outcome)
+        if job.name not in outcome.failed and isinstance(job.step, Evaluate):
+            if job.step.variant == FULL and job.step.split == "dev":
+                self.warn_of_low_quality(run, job.step)
+            if job.step.split == "dev":
+                for doubt in run.store.record(job.step.name)["result"]["doubts"]:
                     self.progress.say(f"  {doubt}")
-            if not build.was_done and run.main:
+            if not job.done_before and run.main:
                 self.write_tables(run.name)
 
-    def note_failure(self, build: Build, outcome: StudyOutcome) -> None:
-        """Note a failure of the build: the schedule goes on without it."""
-        if build.name in outcome.failed:
-            self.failed[build.run.name][build.step.name] = outcome.failed[build.name]
+    def note_failure(self, job: Job, outcome: StudyOutcome) -> None:
+        """Note a failure of the job: the schedule goes on without it."""
+        if job.name in outcome.failed:
+            self.failed[job.run.name][job.step.name] = outcome.failed[job.name]
 
     def warn_of_low_quality(self, run: RunContext, evaluation: Evaluate) -> None:
         """Say where a full model is too poor to be pruned, once it is evaluated on dev: models are pruned after that."""
@@ -195,9 +195,7 @@ def run_study(
     with thread_count(threads), kept(plan, out, main):
         study = Study(plan, out, device, progress, memory=memory, given=given)
         try:
-            lines = preflight(
-                plan, [*study.runs.values()], study.builds(stages), device, study.given
-            )
+            lines = preflight(plan, [*study.runs.values()], study.jobs(stages), device, study.given)
         except HeadwiseError:
             # Nothing was made yet but the lock and copies of texts.
             if is_new and main:
@@ -209,12 +207,10 @@ def run_study(
             claim(plan, out)
             write_corpora(study)
         PartialState().wait_for_everyone()
-        list_builds = partial(study.builds, stages)
+        list_jobs = partial(study.jobs, stages)
         with progress.bar(plan.name):
             with open_executor(workers, study, threads or 1, device) as executor:
-                outcome = run_builds(
-                    list_builds, executor, progress, study.after_build, forwards_of
-                )
+                outcome = run_jobs(list_jobs, executor, progress, study.after_job, forwards_of)
             if main:
                 finish(study, stages, outcome, report if only in (None, "score", "roles") else None)
         outcome.check()
@@ -314,12 +310,12 @@ def make_model(plan: Plan, out: Path, progress: Progress, memory: InMemory, goal
     main = PartialState(cpu=device == "cpu").is_main_process
     study = Study(plan, out, device, progress, memory=memory)
     # Asked again after every step that may reveal more, as in a whole study.
-    list_builds = partial(study.builds_before, goal)
+    list_jobs = partial(study.jobs_before, goal)
     executor = LocalExecutor(study, progress)
-    with kept(plan, out, main) if memory.made is None else nullcontext():
-        if main and memory.made is None:
+    with kept(plan, out, main) if memory.trained is None else nullcontext():
+        if main and memory.trained is None:
             claim(plan, out)
-        outcome = run_builds(list_builds, executor, progress, study.note_failure, forwards_of)
+        outcome = run_jobs(list_jobs, executor, progress, study.note_failure, forwards_of)
     if outcome.error is not None:
         raise outcome.error
     return study
@@ -344,7 +340,7 @@ def dry_run(
     every_step: bool = True,
     given: Model | None = None,
 ) -> list[str]:
-    """The builds of a plan in lines: what is done and what is to do, and about how long it takes, as far as it is known
+    """The jobs of a plan in lines: what is done and what is to do, and about how long it takes, as far as it is known
     by now. every_step: else only the models that it makes. given: the model that the plan names, where it is loaded."""
     refuse_others(plan, out)
     device = usable(device)
@@ -353,7 +349,7 @@ def dry_run(
         runs = [*study.runs.values()]
         for run in runs:
             run.outline = True
-        lines = preflight(plan, runs, study.builds(), device, study.given)
+        lines = preflight(plan, runs, study.jobs(), device, study.given)
         given = study.given() if isinstance(plan.model, str) else None
         for run in runs:
             # Read here, though nothing is run: a wrong file is found before the night, not in it.
@@ -362,13 +358,13 @@ def dry_run(
                 for text in texts:
                     given.task.check(text)
                 run.expected_heads = given.heads
-        builds = study.builds()
-        to_do = [build for build in builds if not build.was_done]
+        jobs = study.jobs()
+        to_do = [job for job in jobs if not job.done_before]
         lines = [*unknown_yet(study), *lines]
         seconds = seconds_of(to_do, runs[0], given)
         if seconds:
             lines.append(f"This takes about {about(seconds)} on this machine.")
-    return [*(plan_lines(builds) if every_step else model_lines(builds)), *lines]
+    return [*(plan_lines(jobs) if every_step else model_lines(jobs)), *lines]
 
 
 def unknown_yet(study: Study) -> list[str]:
