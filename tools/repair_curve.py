@@ -30,11 +30,12 @@ from headwise.core.layout import HeadMask
 from headwise.core.options import Greedy
 from headwise.core.qualities import BLEU, CHRF
 from headwise.models.decoding.bleu import translation_answers
+from headwise.models.evaluation.last_states import Inputs
 from headwise.models.model import Model
 from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders, removal_score
-from headwise.pruning.repair import JUDGED, Inputs, Repairs, inputs_of_text
+from headwise.pruning.repair import JUDGED, Repairs, inputs_of_text
 
 TRAINING = hw.Training(batch_tokens=2520)
 
