@@ -78,3 +78,24 @@ def test_score_lists_the_measures(call: Call) -> None:
             (line[:1], line) for line in out.splitlines() if f" {name} " in f"{line[:40]} "
         ]
         assert (mark == "*") == bool(entry.usual) and entry.caption in said(out)
+
+
+def test_one_default_seed() -> None:
+    """Roles of a story are those of `headwise roles`: every command and function draws alike."""
+    import inspect
+
+    import headwise as hw
+    from headwise.core.options import SEED
+    from headwise.faces.cli import app
+    from headwise.study.plan import Plan
+
+    named = [command.callback for command in app.registered_commands]
+    named += [getattr(hw, name) for name in hw.__all__ if callable(getattr(hw, name))]
+    found = 0
+    for function in named:
+        assert function is not None
+        seed = inspect.signature(function).parameters.get("seed")
+        if seed is not None and seed.default is not None:  # of `run` it is the plan's
+            found += 1
+            assert seed.default == SEED, function
+    assert found >= 10 and Plan.model_fields["seed"].default == SEED

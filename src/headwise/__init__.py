@@ -60,7 +60,7 @@ else:
         pairs=None,
         training=None,
         untrained=0,
-        seed=0,
+        seed=1,
         progress=None,
     ):
         """What each head does; see `headwise.roles.role_tests.roles`, which also has the types."""

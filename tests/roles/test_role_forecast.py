@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -49,3 +50,15 @@ def test_a_dry_run_writes_nothing(trees: hw.Treebank, tmp_path: Path) -> None:
     )
     assert said.endswith("Nothing was written.\n")
     assert not out.exists()
+
+
+def test_a_limit_shortens_texts_alone(
+    trees: hw.Treebank, tmp_path: Path, call: Any, refused: Any
+) -> None:
+    """What is generated for a language model is as long with it, and the forecast says how long."""
+    asker("gpt2").save(tmp_path / "model")
+    words = ("roles", tmp_path / "model", "--limit", "5", "--dry-run")
+    assert "was given without a text" in refused(*words)
+    file = write_treebank(tmp_path / "dev.conllu", 20)
+    status, out, err = call(*words, "--treebank", file)
+    assert status == 0 and "5 sentences" in out and "generated texts: about" in out, err

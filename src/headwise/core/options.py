@@ -17,6 +17,7 @@ from headwise.core.errors import HeadwiseError, did_you_mean, few_names, reason_
 from headwise.core.heads import KINDS, HeadMap, Kind
 from headwise.core.qualities import LOSSES
 
+SEED = 1  # of all that draws, where none is named
 TEXTLESS_ORDERS = ("random", "weight-norm")  # orders of removal that look at no text
 # Orders of encoder heads that read no targets of a translation model's text.
 REPAIR = "repair"  # the order of what repair cannot restore

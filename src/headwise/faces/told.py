@@ -9,6 +9,7 @@ from typing import Any
 
 from headwise.core.errors import HeadwiseError, called_as, shown_value
 from headwise.core.folders import as_path
+from headwise.core.options import SEED
 from headwise.core.progress import Progress
 from headwise.faces.opened_run import Run
 from headwise.faces.report import report
@@ -32,7 +33,7 @@ def story(
     keep: Sequence[Any] = (),
     compare: Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
-    seed: int = 1,
+    seed: int = SEED,
     device: str = "auto",
     quiet: bool = False,
 ) -> Run:

@@ -13,6 +13,7 @@ import torch
 from headwise.core.errors import HeadwiseError, called_as
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import HeadMap
+from headwise.core.options import SEED
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import means_with_intervals, ratio_interval
@@ -65,7 +66,7 @@ def effects(
     measure: str = "ablation.counterpart",
     receivers: str | Iterable[str] | None = None,
     *,
-    seed: int = 0,
+    seed: int = SEED,
     progress: Report | None = None,
 ) -> Effects:
     """What a change of each head does to the loss or, of prompts in pairs, to the difference of logits.

@@ -23,6 +23,7 @@ import pandas as pd
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, head_of
 from headwise.core.layout import HeadMask
+from headwise.core.options import SEED
 from headwise.core.progress import Report, part, shown, silent
 from headwise.core.result import TableResult, ends
 from headwise.core.statistics import largest_t_p, means_with_intervals
@@ -84,7 +85,7 @@ def interactions(
     text: AnyText | Given,
     count: int = MEASURED_PAIRS,
     *,
-    seed: int = 0,
+    seed: int = SEED,
     progress: Report | None = None,
 ) -> Interactions:
     """What pairs of heads cost together, beyond what both cost alone (module docstring).

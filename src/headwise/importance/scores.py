@@ -19,7 +19,7 @@ from headwise.core.folders import as_path
 from headwise.core.grid import HeadGrid
 from headwise.core.head_panels import HeadPanels
 from headwise.core.heads import Head, HeadMap, Kind, describe
-from headwise.core.options import Search, validated
+from headwise.core.options import SEED, Search, validated
 from headwise.core.progress import Report, parts, shown
 from headwise.core.result import Result, top_rows
 from headwise.core.statistics import rank_interval
@@ -74,7 +74,7 @@ def score(
     judge: bool = False,
     untrained: int = 0,
     time: str | None = None,
-    seed: int = 0,
+    seed: int = SEED,
     progress: Report | None = None,
 ) -> Scores:
     """What every head is worth, by one measure or several (docs/methods).
@@ -124,7 +124,7 @@ class ScorePlan:
         text: AnyText | Given | OwnInputs,
         options: TimedScoring = DEFAULT,
         *,
-        seed: int = 0,
+        seed: int = SEED,
         place: Path | None = None,
     ) -> None:
         check_seed(seed)

@@ -13,6 +13,7 @@ import torch
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import describe
+from headwise.core.options import SEED
 from headwise.core.progress import Report, silent, turn
 from headwise.core.tables import UNTRAINED_SCORES
 from headwise.importance.measures import measure, resolve_measures
@@ -30,7 +31,7 @@ UNTRAINED_SENTENCES = 50  # of a text, that controls are scored on
 LAYER = ["kind", "layer", "measure"]
 
 
-def untrained(model: AnyModel, seed: int = 0) -> Model:
+def untrained(model: AnyModel, seed: int = SEED) -> Model:
     """The untrained control of a model: same class, configuration, heads and tokenizer, with new random weights.
 
     The weights are drawn as transformers draws them for this configuration. A pruned model's control has lost the same

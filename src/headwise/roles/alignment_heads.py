@@ -26,6 +26,7 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
+from headwise.core.options import SEED
 from headwise.core.progress import Report, silent
 from headwise.core.result import Result, ends
 from headwise.core.tables import ALIGNMENT, ALIGNMENT_SETS
@@ -222,7 +223,7 @@ def align(
     *,
     prompt: str | None = None,
     one_layer: bool = False,
-    seed: int = 0,
+    seed: int = SEED,
     progress: Report = silent,
 ) -> AlignmentHeads:
     """Rank heads by how well they align, and choose a set of them: cross heads of an encoder-decoder, or those of a

@@ -23,6 +23,7 @@ from scipy.stats import binom, hypergeom, nchypergeom_fisher
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, head_of
+from headwise.core.options import SEED
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
@@ -141,7 +142,7 @@ def work_of_words(heads: HeadMap, sentences: int) -> float:
 
 
 def lost_words(
-    model: AnyModel, text: AnyText | Given, *, seed: int = 0, progress: Report | None = None
+    model: AnyModel, text: AnyText | Given, *, seed: int = SEED, progress: Report | None = None
 ) -> LostWords:
     """The words that a model no longer says without a head (module docstring), on at most SENTENCES sentences of a text.
 

@@ -171,9 +171,7 @@ class RoleTexts(RoleData):
         return words_of_treebank(subject, self.treebank or (), self.confirm)
 
     def other_words(self, subject: Subject) -> int:
-        total = 0
-        if subject.kind == "decoder-self":
-            total = PROBED_WORDS + usual_words(subject.discovery.heads)
+        total = words_of_probes(subject)
         # Only about as many: the tests split off signs as well.
         for source, target in self.pairs or ():
             total += len(source.split()) + len(target.split())
@@ -237,6 +235,13 @@ class RoleTexts(RoleData):
             "fingerprint": trees.fingerprint if isinstance(trees, Treebank) else None,
             "confirmed_on": confirm.name if isinstance(confirm, Treebank) else "the other half",
         }
+
+
+def words_of_probes(subject: Subject) -> int:
+    """About how many words of generated text the tests of language models read; none of other models."""
+    if subject.kind != "decoder-self":
+        return 0
+    return PROBED_WORDS + usual_words(subject.discovery.heads)
 
 
 def token_counts(

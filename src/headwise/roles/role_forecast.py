@@ -18,6 +18,7 @@ from headwise.models.tasks.task import sample_text
 from headwise.roles import lost_words, role_sets
 from headwise.roles.alignment import LinkedText
 from headwise.roles.observation import subject_of, uncounted
+from headwise.roles.role_data import words_of_probes
 from headwise.roles.role_tests import role_data, total_words
 
 USUAL_TRIALS = 70  # of sets of heads: nobody knows beforehand which roles there are
@@ -44,6 +45,8 @@ def role_forecast(
     seconds *= total / few.main_words(subject)
     reads = [model_line(model), *data.lines()]
     parts = [f"tests that read {total:,} words"]
+    if probed := words_of_probes(subject):
+        reads.append(f"generated texts: about {probed:,} words")
 
     silent = {
         "sets of heads": (sets, role_sets.SENTENCES, USUAL_TRIALS),

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind, Site, head_of
+from headwise.core.options import SEED
 from headwise.core.progress import Report, shown
 from headwise.core.result import TableResult, ends
 from headwise.core.statistics import ratio_interval
@@ -110,7 +111,7 @@ def role_sets(
     roles: Roles,
     text: AnyText | Given,
     *,
-    seed: int = 0,
+    seed: int = SEED,
     progress: Report | None = None,
 ) -> RoleSets:
     """What the heads of each role do together (module docstring), on at most SENTENCES sentences of a text.

@@ -15,6 +15,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import as_path, read_json
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, head_of
+from headwise.core.options import SEED
 from headwise.core.progress import Report, shown
 from headwise.core.result import Result
 from headwise.core.tables import CAUSAL, CONTROLS, LABELS, PATTERNS, ROLES, TESTS
@@ -239,7 +240,7 @@ def roles(
     pairs: ParallelText | LinkedText | Given | None = None,
     training: AnyText | Given | Mapping[int, int] | None = None,
     untrained: int = 0,
-    seed: int = 0,
+    seed: int = SEED,
     progress: Report | None = None,
 ) -> Roles:
     """What each head does: every declared role test (`role.py`), each with a baseline and an interval.

@@ -26,6 +26,7 @@ from headwise.core.errors import HeadwiseError, did_you_mean
 from headwise.core.folders import as_path
 from headwise.core.heads import Kind
 from headwise.core.options import (
+    SEED,
     TARGETLESS_ORDERS,
     Architecture,
     Choice,
@@ -409,7 +410,7 @@ class Plan(Strict):
         pattern=r"^[\w.-]*[\w-][\w.-]*$",
     )
     seed: int = option(
-        1, "seed of weights, batch order, dropout and gates. --seed changes it", ge=0, lt=2**32
+        SEED, "seed of weights, batch order, dropout and gates. --seed changes it", ge=0, lt=2**32
     )
     seeds: list[Annotated[int, Field(ge=0, lt=2**32)]] = option(
         [],

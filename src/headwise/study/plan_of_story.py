@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.options import keep_name
+from headwise.core.options import SEED, keep_name
 from headwise.study.plan import GreedySweep, Plan
 from headwise.study.plan_of_prune import (
     completed,
@@ -32,7 +32,7 @@ def plan_of_story(
     model: str,
     tables: Mapping[str, dict[str, Any]],
     method: str = "greedy",
-    seed: int = 1,
+    seed: int = SEED,
     settings: Sequence[str] = (),
     typed: Mapping[str, str] | None = None,
 ) -> Plan:

@@ -24,6 +24,7 @@ from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import (
     FULL_LENGTH,
+    SEED,
     Gates,
     GateTraining,
     Greedy,
@@ -88,7 +89,7 @@ def prune(
     test: AnyText | Given | None = None,
     training: Training | None = None,
     controls: bool | Sequence[str] = False,
-    seed: int = 1,
+    seed: int = SEED,
     work: str | PathLike[str] | None = None,
     progress: Report | None = None,
 ) -> Model:

@@ -12,6 +12,7 @@ import typer
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import MODEL, Folder
 from headwise.core.heads import Head
+from headwise.core.options import SEED
 from headwise.data.lines import one_sided
 from headwise.faces.cli.arguments import (
     TEXT_OPTIONS,
@@ -106,7 +107,7 @@ def score(
     dry_run: DryRun = False,
     device: Device = "auto",
     dtype: Dtype = None,
-    seed: Seed = 0,
+    seed: Seed = SEED,
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
@@ -225,7 +226,7 @@ def roles(
     dry_run: DryRun = False,
     device: Device = "auto",
     dtype: Dtype = None,
-    seed: Seed = 0,
+    seed: Seed = SEED,
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:
@@ -239,6 +240,11 @@ def roles(
     if links is not None and spec is None:
         raise HeadwiseError(
             f"--links {links} was given without sentence pairs: name them with --text SOURCE --text TARGET."
+        )
+    if limit is not None and not any((spec, named.treebank, sets, words, study_in(model))):
+        raise HeadwiseError(
+            f"--limit {limit} was given without a text: it shortens what --text and --treebank name, not the texts that "
+            "are generated for a language model. Leave it out, or name a text."
         )
     # First what needs no model: files with mistakes are refused before torch is loaded and a folder is made.
     trees, confirm = trees_in(named.treebank), trees_in(named.confirm)
@@ -368,7 +374,7 @@ def align(
     dry_run: DryRun = False,
     device: Device = "auto",
     dtype: Dtype = None,
-    seed: Seed = 0,
+    seed: Seed = SEED,
     quiet: Quiet = False,
     **fields: Any,
 ) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder
+from headwise.core.options import SEED
 from headwise.core.progress import write
 from headwise.faces.cli.arguments import (
     NO_TEXT,
@@ -82,7 +83,7 @@ def prune(
     ] = None,
     out: ResultsOut = None,
     dry_run: DryRun = False,
-    seed: Seed = 1,
+    seed: Seed = SEED,
     device: Device = "auto",
     quiet: Quiet = False,
     set_: Set = None,

@@ -9,6 +9,7 @@ import typer
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder
+from headwise.core.options import SEED
 from headwise.core.progress import Progress
 from headwise.faces.cli.arguments import (
     Device,
@@ -70,7 +71,7 @@ def story(
     ] = None,
     out: ResultsOut = None,
     dry_run: DryRun = False,
-    seed: Seed = 1,
+    seed: Seed = SEED,
     device: Device = "auto",
     quiet: Quiet = False,
     set_: Set = None,
@@ -102,7 +103,7 @@ def tell(
     device: str,
     dry_run: bool,
     method: str = "greedy",
-    seed: int = 1,
+    seed: int = SEED,
     settings: list[str] | None = None,
 ) -> Plan:
     """Run the plan of a story, or say what it would do; returns the plan."""

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.options import Architecture, Training
+from headwise.core.options import SEED, Architecture, Training
 from headwise.core.progress import Progress, write
 from headwise.faces.cli.arguments import (
     Device,
@@ -123,7 +123,7 @@ def demo(
         typer.Option("--out", "-o", metavar="FOLDER", help="by default runs/demo or runs/toy"),
     ] = None,
     dry_run: DryRun = False,
-    seed: Seed = 1,
+    seed: Seed = SEED,
     device: Device = "auto",
     quiet: Quiet = False,
     set_: Set = None,
@@ -240,7 +240,7 @@ def train(
     dev: DevTexts = None,
     out: Out = Path("runs/train"),
     dry_run: DryRun = False,
-    seed: Seed = 1,
+    seed: Seed = SEED,
     device: Device = "auto",
     quiet: Quiet = False,
     set_: Set = None,
