@@ -13,6 +13,7 @@ import torch
 from tokenizers.normalizers import Lowercase
 
 import headwise as hw
+from headwise.core.options import SEED
 from headwise.importance import gating, passes
 from headwise.importance.finished_passes import FOLDER, FinishedPasses
 from headwise.importance.gating import gate_heads
@@ -25,7 +26,7 @@ from own_process import Running, headwise
 MEASURES = ["confidence", "gradient", "lrp.ding", "ablation.zero"]
 
 
-def finished(place: Path, model: hw.Model, text: hw.Text, seed: int = 0) -> FinishedPasses:
+def finished(place: Path, model: hw.Model, text: hw.Text, seed: int = SEED) -> FinishedPasses:
     return FinishedPasses(place, model, model.task.batches(text), seed)
 
 
@@ -86,7 +87,7 @@ def test_of_anything_else_nothing_is_taken(
     text = lines(12)
     scored(tmp_path, model, text, ["confidence"])
     assert finished(tmp_path, asker("gpt2"), lines(12)).left(["confidence"]) == []
-    seed = 0
+    seed = SEED
     if other == "weights":
         with torch.no_grad():
             next(model.hf.parameters())[0, 0] += 1e-6
@@ -99,7 +100,7 @@ def test_of_anything_else_nothing_is_taken(
     elif other == "text":
         text = lines(6, seed=1)
     elif other == "seed":
-        seed = 1
+        seed = SEED + 1
     elif other == "threads":
         monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     elif other == "damage":

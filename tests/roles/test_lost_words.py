@@ -197,3 +197,13 @@ def test_text_of_the_models_own_and_what_is_refused() -> None:
     refuses(lambda: lost_words(model, "file.txt"), "There is no file 'file.txt'")
     refuses(lambda: lost_words(model, lines(5)), "20 different sentences")
     refuses(lambda: lost_words(embedder(), lines(30)), "predicts no words")
+
+
+def test_the_tests_of_the_heads_are_seen_to_advance() -> None:
+    """They come after the reading, and take a while where heads lose many words: each head is reported."""
+    seen: list[tuple[float, str]] = []
+    model = asker("gpt2")
+    lost_words(model, lines(30), progress=lambda share, what: seen.append((share, what)))
+    shares = [share for share, _ in seen]
+    assert shares == sorted(shares)
+    assert [what for _, what in seen].count("tests of lost words") == model.heads.total

@@ -24,7 +24,7 @@ from scipy.stats import binom, hypergeom, nchypergeom_fisher
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, head_of
 from headwise.core.options import SEED
-from headwise.core.progress import Report, shown
+from headwise.core.progress import Report, part, shown, silent
 from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
 from headwise.core.tables import WORDS
@@ -46,6 +46,7 @@ from headwise.models.tasks.objective import vocabulary_of
 from headwise.models.tasks.task import sample_text
 from headwise.roles.behaviour import FALSE_WORDS
 
+READING = 0.9  # share of the progress that is followed by the tests of each head
 SENTENCES = 300  # of the text, or windows of its documents, that heads are switched off on, at most
 FEWEST = 20  # sentences: of fewer, one half finds nothing that the other could confirm
 LEAST = 3  # sentences of the first half in which a word must be lost
@@ -155,13 +156,19 @@ def lost_words(
     check_words(model, text)
     few = model.task.completed(sample_text(text, SENTENCES), progress)
     with shown("lost words", progress) as report:
-        batches = model.task.batches(few, lambda share, _: report(share, "lost words"))
+        reading, testing = part(report, 0.0, READING), part(report, READING, 1.0)
+        batches = model.task.batches(few, lambda share, _: reading(share, "lost words"))
         sentences, _ = said_words(model, batches)
-    return words_lost(model, few, sentences, batches.documents, seed)
+        return words_lost(model, few, sentences, batches.documents, seed, testing)
 
 
 def words_lost(
-    model: Model, text: AnyText, sentences: list[Said], documents: np.ndarray | None, seed: int
+    model: Model,
+    text: AnyText,
+    sentences: list[Said],
+    documents: np.ndarray | None,
+    seed: int,
+    progress: Report = silent,
 ) -> LostWords:
     """`lost_words` from what each sentence of a text loses. documents: by sentence, the number of its document."""
     if documents is None:
@@ -187,7 +194,7 @@ def words_lost(
         words=sum(len(said.lost) for said in sentences),
         seed=seed,
     )
-    table = table_of(list(model.heads), sentences, documents[kept], model.tokenizer, seed)
+    table = table_of(list(model.heads), sentences, documents[kept], model.tokenizer, seed, progress)
     return LostWords(table, signature)
 
 
@@ -333,6 +340,7 @@ def table_of(
     documents: np.ndarray,
     tokenizer: Any,
     seed: int,
+    progress: Report = silent,
 ) -> pd.DataFrame:
     """The table, columns WORDS. documents: the number of each sentence's document, which is in one half alone."""
     words = sorted({word for said in sentences for word in said.lost})
@@ -351,6 +359,7 @@ def table_of(
     chances = []
     confirming = [said for which, said in zip(half, sentences, strict=True) if which == 1]
     for place, head in enumerate(heads):
+        progress(place / len(heads), "tests of lost words")
         # Half 0 finds, half 1 confirms: all numbers of the row are of half 1.
         for column in found_words(lost[0, place], there[0], there[1]):
             word = words[column]

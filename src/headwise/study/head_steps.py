@@ -401,7 +401,7 @@ class FindWords(
             said = [one for step in score_passes(run) for one in step.said(run, model)]
             if said:
                 documents = model.task.batches(text).documents
-                found = words_lost(model, text, said, documents, run.plan.seed)
+                found = words_lost(model, text, said, documents, run.plan.seed, run.progress)
             else:
                 found = lost_words(model, text, seed=run.plan.seed, progress=run.progress)
             for line in found.lines():
