@@ -35,7 +35,7 @@ from headwise.models.model import Model
 from headwise.models.training.trainer import TrainingRun
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders, removal_score
-from headwise.pruning.repair import JUDGED, Repairs, inputs_of_text
+from headwise.pruning.repair import DEV_TOKENS, Repairs, inputs_of_text
 
 TRAINING = hw.Training(batch_tokens=2520)
 
@@ -106,7 +106,7 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
 
     def refitted(count: int, sentences: int) -> Model:
         some = Inputs.of(model, model.task.batches(unread.head(sentences)).intact().whole())
-        return Repairs(model, some, inputs_of_text(model, held, JUDGED)).smaller(mask_of(count))
+        return Repairs(model, some, inputs_of_text(model, held, DEV_TOKENS)).smaller(mask_of(count))
 
     def trained(count: int, sentences: list[str]) -> Model:
         task = model.task

@@ -90,7 +90,7 @@ def test_a_copy_of_another_head_is_restored(family: str) -> None:
     gone = copied(model)
     mask = HeadMask.full(model.heads).without([gone])
     made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(mask)
-    assert made.taken and made.before > 1e-3
+    assert made.helped and made.before > 1e-3
     assert made.after < 1e-6 * made.before
 
 
@@ -114,7 +114,7 @@ def test_values_are_fitted_where_that_pays(family: str) -> None:
         layer.outputs()[:, 0] = 0  # the head that stays did nothing: its values do not matter
     mask = HeadMask.full(model.heads).without([gone])
     made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).repaired(mask)
-    assert made.taken and made.after < 1e-2 * made.before
+    assert made.helped and made.after < 1e-2 * made.before
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -123,7 +123,7 @@ def test_with_all_heads_nothing_changes(family: str) -> None:
     made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(
         HeadMask.full(model.heads)
     )
-    assert made.taken
+    assert made.helped
     before = model.hf.state_dict()
     after = made.model.hf.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -139,18 +139,18 @@ def test_what_is_left_comes_nearer_to_the_whole_model(family: str) -> None:
     kept = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
     with warnings.catch_warnings(action="ignore"):  # the cache of groups of different sizes grows
         made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).repaired(mask)
-    assert made.taken and made.after < made.before
+    assert made.helped and made.after < made.before
     assert made.model.heads.total == len(mask)
     assert all(torch.equal(kept[name], now) for name, now in model.hf.state_dict().items())
 
 
 @pytest.mark.parametrize("family", ["bert", "marian", "gpt2"])
-@pytest.mark.parametrize("kept", [0, repair.KEPT], ids=["computed again", "kept"])
+@pytest.mark.parametrize("kept", [0, repair.KEPT_BYTES], ids=["computed again", "kept"])
 def test_repairs_of_several_masks_are_those_of_each(
     family: str, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they share changes nothing, in whatever order: a mask that begins higher up comes first."""
-    monkeypatch.setattr(repair, "KEPT", kept)
+    monkeypatch.setattr(repair, "KEPT_BYTES", kept)
     model = model_of(family)
     whole = HeadMask.full(model.heads)
     last = model.heads.kinds[-1]
@@ -163,10 +163,10 @@ def test_repairs_of_several_masks_are_those_of_each(
     together = Repairs(model, text, dev)
     nearest = together.nearest(masks)
     for mask in masks:
-        monkeypatch.setattr(repair, "KEPT", 0)
+        monkeypatch.setattr(repair, "KEPT_BYTES", 0)
         alone, shared = Repairs(model, text, dev).repaired(mask), together.repaired(mask)
-        assert (alone.before, alone.after, alone.drift) == pytest.approx(
-            (shared.before, shared.after, shared.drift), rel=1e-6
+        assert (alone.before, alone.after, alone.makes_up) == pytest.approx(
+            (shared.before, shared.after, shared.makes_up), rel=1e-6
         )
         own = alone.model.hf.state_dict()
         for name, tensor in shared.model.hf.state_dict().items():
@@ -200,7 +200,7 @@ def test_weights_of_half_precision_keep_their_type() -> None:
     with warnings.catch_warnings(action="ignore"):
         made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(mask)
     assert {weight.dtype for weight in made.model.hf.parameters()} == {torch.bfloat16}
-    assert made.taken and made.after < 0.1 * made.before
+    assert made.helped and made.after < 0.1 * made.before
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "marian"])

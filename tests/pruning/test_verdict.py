@@ -11,7 +11,7 @@ import pytest
 from headwise.core.answers import Answers
 from headwise.core.measured import FINE_TUNED, UNPRUNED, ModelNumbers
 from headwise.core.qualities import ACCURACY, BLEU, PERPLEXITY, Number, QualityMeasure
-from headwise.pruning.verdict import Outcome, Speed, Verdict, judge, texts_needed
+from headwise.pruning.verdict import Outcome, Speed, Verdict, texts_needed, verdict_on
 
 FULL_BLEU = 30.0
 
@@ -49,8 +49,12 @@ def verdict(
     model = numbers(quality, moved, weights, speed)
     for split in ("dev", "test"):
         model[split, quality.name, UNPRUNED] = change
-    options = {"on_dev": quality, "split": "test", "texts": {"dev": 1000, "test": texts}} | more
-    return judge(full, model, quality=quality, limit=limit, **options)
+    options = {
+        "quality_on_dev": quality,
+        "split": "test",
+        "counts": {"dev": 1000, "test": texts},
+    } | more
+    return verdict_on(full, model, quality=quality, limit=limit, **options)
 
 
 def loss(value: float, low: float, high: float, units: float = 1000) -> Number:
@@ -143,11 +147,16 @@ def test_the_limit_counts_from_the_full_model_and_the_headline_from_equal_traini
     full = numbers(BLEU, 30, 100, (100, 95, 105))
     model = numbers(BLEU, 29.8, 60, (100, 95, 105))
     model["test", "bleu", UNPRUNED] = loss(0.2, -0.1, 0.5)
-    options: dict[str, Any] = {"quality": BLEU, "on_dev": BLEU, "split": "test", "limit": 1.0}
-    assert judge(full, model, **options).outcome == Outcome.SHIP
+    options: dict[str, Any] = {
+        "quality": BLEU,
+        "quality_on_dev": BLEU,
+        "split": "test",
+        "limit": 1.0,
+    }
+    assert verdict_on(full, model, **options).outcome == Outcome.SHIP
     # What equal further training gains is lost, too.
     model["test", "bleu", FINE_TUNED] = loss(0.8, 0.4, 1.2)
-    found = judge(full, model, **options)
+    found = verdict_on(full, model, **options)
     assert (found.reference, found.outcome) == (FINE_TUNED, Outcome.UNDECIDED)
     assert found.most_loss == 1.2 and found.within == ("dev", "test")
 

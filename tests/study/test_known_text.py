@@ -48,7 +48,7 @@ def test_the_folder_knows_the_text(smaller: Path) -> None:
     assert warned(lambda: hw.score(model, lines(40), measures=["gradient"]))
     assert warned(lambda: hw.prune(model, lines(40), hw.Greedy(keep=1, measure="random")))
     assert not warned(lambda: hw.evaluate(model, lines(40, 3)))
-    again = model.remove(["L0H0"])
+    again = model.without(["L0H0"])
     again.save(smaller.parent / "again")
     assert warned(lambda: hw.evaluate(hw.load(smaller.parent / "again"), lines(40)))
 

@@ -1,8 +1,11 @@
 """Repair: what the lost heads did is given to those that stay, by least squares, without a gradient.
 
 From the bottom up, each output projection of the smaller model is fitted on a text, so that the residual stream gets
-what the whole model's layer adds (docs/methods/repair.md). The smaller model's own states go in, so later layers make
-up for what earlier ones miss.
+what the whole model's layer adds (docs/methods/repair.md). The smaller model's own states go in, so a layer can also make
+up for what the layers below it miss; whether that helps is tried on a part of the text.
+
+`whole` is the model before pruning here, `smaller` or `small` the one that is fitted; what a model *misses* is the share
+of the variance of the whole model's last states that it does not have.
 """
 
 from __future__ import annotations
@@ -44,28 +47,27 @@ from headwise.models.model import Model
 from headwise.models.tasks import AnyText
 from headwise.pruning.value_fit import Values, held_out_values
 
-SENTENCES = 2000  # of a text, at most
-TOKENS = 50_000  # of them, about
-PART = 8000  # tokens that ways to repair are compared on
-JUDGED = 15_000  # tokens of dev
-KEPT = 100_000_000  # bytes of the whole model's states that are kept for all fits, at most
+SENTENCES = 2000  # that are read of a text, at most
+TOKENS = 50_000  # of these sentences, on which projections are fitted, about
+PART = 8000  # tokens on which ways to repair are compared
+DEV_TOKENS = 15_000  # on which what a model misses is measured
+KEPT_BYTES = 100_000_000  # of the whole model's states, at most: they are kept for all fits, else computed for each
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """A smaller model that was repaired, and what it misses of the whole model's last states on held-out text before and
-    after, as a share of their variance. taken: whether the repair helped; else the model is only cut. drift: whether
-    layers make up for what those below miss, by which the states of the smaller model drift from the whole one's."""
+    """A smaller model that was repaired, and what it misses on dev before and after. helped: whether it misses less; else
+    the model is only cut. makes_up: whether layers make up for what those below them miss."""
 
     model: Model
     before: float
     after: float
-    taken: bool
-    drift: bool = False
+    helped: bool
+    makes_up: bool = False
 
 
-class Whole:
-    """What the layers of the whole model give on a text, asked for from the bottom up, by each fit again.
+class WholeOutputs:
+    """What the layers of the whole model give on a text. Each fit asks for it once, from the lowest layer up.
 
     Kept for all fits where that takes little memory; else computed for each.
     """
@@ -80,18 +82,19 @@ class Whole:
             sum(masks[side].numel() for masks in text.places) for side in ("source", "target")
         )
         # The output and the sum, as float32.
-        self.keeps = 2 * 4 * positions * sum(widths) <= KEPT
-        self.kept: list[list[Wanted]] = []  # by layer and batch
+        self.keeps_all = 2 * 4 * positions * sum(widths) <= KEPT_BYTES
+        self.kept: list[list[Wanted]] = []  # by layer and batch, as far up as any fit has asked
         self.begin()
 
     def begin(self) -> None:
-        """Go back to the lowest layer, and let go of what is not kept; where everything is kept there is nothing to do."""
+        """Go back to the lowest layer, for another fit."""
+        # What is kept needs no second look at the model.
         if not self.kept:
             self.stages = Stages(self.model.hf, self.text.inputs)
 
     def wanted(self, layer: Sublayer, number: int) -> Wanted:
         """What a layer gave for a batch."""
-        if not self.keeps:
+        if not self.keeps_all:
             return Wanted.of(self.stages, layer, number)
         place = self.layers.index(layer)
         while len(self.kept) <= place:
@@ -103,22 +106,23 @@ class Whole:
         return self.kept[place][number]
 
     def finish(self, block: str) -> None:
-        if not self.keeps:
+        """Keep what a block gives, whose layers were all asked for: no later forward runs it or what lies below."""
+        if not self.keeps_all:
             self.stages.finish(block)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a layer of the whole model gave for a batch, and the sum with the residual stream where a norm reads it, B S
-    M; and how much an error of each token counts, B S."""
+    """What a layer of the smaller model should give for a batch: the output of that layer in the whole one, and its sum
+    with the residual stream where a norm reads it, B S M; and how much an error of each token counts, B S."""
 
     output: Tensor
     total: Tensor | None
     weights: Tensor
 
     @classmethod
-    def of(cls, whole: Stages, layer: Sublayer, number: int) -> Wanted:
-        seen = look_at_sum(whole, layer, number)
+    def of(cls, stages: Stages, layer: Sublayer, number: int) -> Wanted:
+        seen = look_at_sum(stages, layer, number)
         total = seen[layer.reader][0].float() if layer.reader else None
         return cls(seen[layer.out][1].float(), total, error_weights(layer, seen))
 
@@ -126,9 +130,9 @@ class Wanted:
 class Repairs:
     """Repairs of one model with several masks, on the same texts: what does not depend on the mask is computed once.
 
-    text: output projections are fitted on it; dev: a model must not miss more there than without repair, and with a part
-    of the text it says which way is best. A repaired model has only the heads of its mask, and its output projections do
-    what they can of the work of the others.
+    text: output projections are fitted on it. dev: what a model misses is measured there; one that misses as much as
+    without repair is only cut. A repaired model has only the heads of its mask, and its output projections do what they
+    can of the work of the others.
     """
 
     def __init__(self, model: Model, text: Inputs, dev: Inputs) -> None:
@@ -137,85 +141,95 @@ class Repairs:
         self.text = text
         self.dev = dev
         self.layers = sublayers(model.hf, model.discovery)
-        self.judges: dict[bool, LastStates] = {}
-        self.cut_missed: dict[HeadMask, float] = {}
-        self.tried: dict[tuple[HeadMask, bool], float] = {}
+        self.states_on_dev: dict[
+            bool, LastStates
+        ] = {}  # by whether they are those of the encoder alone
+        self.missed_by_cut: dict[HeadMask, float] = {}  # what a model misses that is only cut
+        self.missed_on_part: dict[
+            tuple[HeadMask, bool], float
+        ] = {}  # by mask and whether layers make up
 
     @classmethod
     def on(cls, model: Model, text: AnyText, dev: AnyText) -> Repairs:
         """Repairs on the first sentences of texts."""
-        return cls(model, inputs_of_text(model, text, TOKENS), inputs_of_text(model, dev, JUDGED))
+        return cls(
+            model, inputs_of_text(model, text, TOKENS), inputs_of_text(model, dev, DEV_TOKENS)
+        )
 
     @cached_property
-    def whole(self) -> Whole:
-        return Whole(self.model, self.text, self.layers)
+    def whole(self) -> WholeOutputs:
+        return WholeOutputs(self.model, self.text, self.layers)
 
     @cached_property
-    def whole_part(self) -> Whole:
+    def whole_part(self) -> WholeOutputs:
         """On as much of the text as ways to repair are compared on."""
         widest = max(features_of(self.model, layer) for layer in self.layers)
         part = self.text.thinned(max(PART, GOOD_TOKENS * widest))
-        return self.whole if part is self.text else Whole(self.model, part, self.layers)
+        return self.whole if part is self.text else WholeOutputs(self.model, part, self.layers)
 
-    def judge(self, mask: HeadMask) -> LastStates:
+    def on_dev(self, mask: HeadMask) -> LastStates:
+        """The last states on dev that models of this mask are compared by."""
         encoder = only_encoder(self.model, mask)
-        if encoder not in self.judges:
-            self.judges[encoder] = LastStates(self.model, encoder, self.dev)
-        return self.judges[encoder]
+        if encoder not in self.states_on_dev:
+            self.states_on_dev[encoder] = LastStates(self.model, encoder, self.dev)
+        return self.states_on_dev[encoder]
 
     def smaller(self, mask: HeadMask, progress: Report = silent) -> Model:
         """The repaired model; where repair does not help on dev, the one that is only cut, with a warning."""
-        made = self.repaired(mask, progress)
-        if not made.taken:
+        found = self.repaired(mask, progress)
+        if not found.helped:
             warnings.warn(
                 "Repair was left out: on dev the smaller model would not be nearer to the whole one than it is without "
-                f"({made.before:.3g} of the variance of its last states is missed). Give more text, or text of the kind "
+                f"({found.before:.3g} of the variance of its last states is missed). Give more text, or text of the kind "
                 "that the model reads.",
                 stacklevel=4,  # the caller of `cut`, by which pruning repairs
             )
-        return made.model
+        return found.model
 
     def nearest(self, masks: Sequence[HeadMask]) -> HeadMask:
         """The one of several masks whose model misses least of the whole one on dev, once it is repaired on a part of the
         text."""
         refuse_few_tokens(self.model, self.layers, self.text)
-        return min(masks, key=lambda mask: self.missed(mask, drift=True))
+        return min(masks, key=lambda mask: self.missed(mask, makes_up=True))
 
     def repaired(self, mask: HeadMask, progress: Report = silent) -> Repaired:
-        """The best repair of a mask. A part of the text says whether layers make up for what those below miss. Raises
-        HeadwiseError for fewer tokens than the fit needs."""
+        """The best repair of a mask: with layers that make up for what those below miss, or without, as a part of the text
+        says. Raises HeadwiseError for fewer tokens than the fit needs."""
         to_fit = changed_layers(self.model, mask, self.layers)
         if not to_fit:
             return Repaired(self.model.only(mask, grow=True), 0.0, 0.0, True)
-        drift = any(map(makes_up, to_fit))
-        if drift:
-            drift = self.missed(mask, True) <= self.missed(mask, False)
-        return self.fitted(mask, self.whole, drift, progress, with_values=True)
+        makes_up = any(map(can_make_up, to_fit))
+        if makes_up:
+            makes_up = self.missed(mask, makes_up=True) <= self.missed(mask, makes_up=False)
+        return self.fitted(mask, self.whole, makes_up, progress, with_values=True)
 
-    def missed(self, mask: HeadMask, drift: bool) -> float:
+    def missed(self, mask: HeadMask, makes_up: bool) -> float:
         """What a model misses that is repaired on a part of the text."""
-        if (mask, drift) not in self.tried:
+        way = mask, makes_up
+        if way not in self.missed_on_part:
             with warnings.catch_warnings(action="ignore"):  # said of the model that stays
-                self.tried[mask, drift] = self.fitted(mask, self.whole_part, drift).after
-        return self.tried[mask, drift]
+                self.missed_on_part[way] = self.fitted(mask, self.whole_part, makes_up).after
+        return self.missed_on_part[way]
 
     def fitted(
         self,
         mask: HeadMask,
-        whole: Whole,
-        drift: bool,
+        whole: WholeOutputs,
+        makes_up: bool,
         progress: Report = silent,
         *,
         with_values: bool = False,
     ) -> Repaired:
-        """The model repaired in one way; where that does not help, only cut."""
-        model, text, judge = self.model, whole.text, self.judge(mask)
+        """The model repaired in one way; where that does not help, only cut. with_values: value projections are tried,
+        too."""
+        model, text, on_dev = self.model, whole.text, self.on_dev(mask)
+        # That the cache may grow was agreed to with the mask.
         smaller = model.only(mask, grow=True)
         to_fit = changed_layers(model, mask, self.layers)
         refuse_few_tokens(smaller, to_fit, text)
-        if mask not in self.cut_missed:
-            self.cut_missed[mask] = judge.missed(smaller)
-        before = self.cut_missed[mask]
+        if mask not in self.missed_by_cut:
+            self.missed_by_cut[mask] = on_dev.missed(smaller)
+        before = self.missed_by_cut[mask]
         whole.begin()
         small = Stages(smaller.hf, text.inputs)
         # Nobody reads the layers above the last one that is fitted.
@@ -224,19 +238,20 @@ class Repairs:
             progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
             if layer in to_fit:
                 values = Values.of(smaller, layer.site) if with_values else None
-                fit(whole, small, layer, drift, values)
+                fit(whole, small, layer, makes_up, values)
             if block_after(layers, layer) != layer.block:
                 whole.finish(layer.block)
                 small.finish(layer.block)
-        if judge.encoder:
-            reread(whole, small, smaller, judge.end)
+        if on_dev.encoder:
+            reread(whole, small, smaller, on_dev.end)
+        # The states behind the last layer are asked for no more: this lets go of them.
         whole.begin()
-        after = judge.missed(smaller)
+        after = on_dev.missed(smaller)
         if not after < before:
             with warnings.catch_warnings(action="ignore"):  # said already
                 smaller = model.only(mask, grow=True)
-            return Repaired(smaller, before, before, False, drift)
-        return Repaired(smaller, before, after, True, drift)
+            return Repaired(smaller, before, before, False, makes_up)
+        return Repaired(smaller, before, after, True, makes_up)
 
 
 def block_after(layers: Sequence[Sublayer], layer: Sublayer) -> str:
@@ -245,8 +260,9 @@ def block_after(layers: Sequence[Sublayer], layer: Sublayer) -> str:
     return layers[number].block if number < len(layers) else ""
 
 
-def makes_up(layer: Sublayer) -> bool:
-    """Whether a layer can make up for what those below it miss. Through a norm of its own branch that does harm."""
+def can_make_up(layer: Sublayer) -> bool:
+    """Whether a layer can make up for what those below it miss: a norm reads its sum with the residual stream. Through a
+    norm of its own branch that does harm."""
     return bool(layer.reader) and not layer.branch
 
 
@@ -278,7 +294,9 @@ def stack_of(kind: Kind) -> str:
     return "encoder" if kind == "encoder-self" else "decoder"
 
 
-def fit(whole: Whole, small: Stages, layer: Sublayer, drift: bool, values: Values | None) -> None:
+def fit(
+    whole: WholeOutputs, small: Stages, layer: Sublayer, makes_up: bool, values: Values | None
+) -> None:
     """Fit the output projection of one layer of the smaller model, in place; and its values, where that pays on the tokens
     held out."""
     text = whole.text
@@ -288,7 +306,9 @@ def fit(whole: Whole, small: Stages, layer: Sublayer, drift: bool, values: Value
     if not len(weight) and not constant:
         return
     start = torch.cat([weight, out.bias.detach().double().cpu()[None]]) if constant else weight
+    # Sums over the tokens that are fitted, and over those that choose the ridge.
     fitted, held = (Moments.empty(len(weight), weight.shape[1], constant) for _ in range(2))
+    # The same of what the values read, as wide as the model for each head; None where values are not fitted.
     wide: tuple[Moments, Moments] | None = None
     if values is not None:
         sizes = (values.width * len(values.rows), weight.shape[1], constant, torch.float32)
@@ -297,13 +317,13 @@ def fit(whole: Whole, small: Stages, layer: Sublayer, drift: bool, values: Value
     for number, masks in enumerate(text.places):
         reading = values.reading() if values and wide else nullcontext(list[Tensor]())
         with reading as attended:
-            features, targets, weights = pairs(whole, small, layer, number, drift)
+            features, targets, weights = pairs(whole, small, layer, number, makes_up)
         text.add(fitted, held, number, masks[side], features, targets, weights)
         if values and wide:
             if attended and values.explains(attended[0], features):
                 text.add(*wide, number, masks[side], attended[0], targets, weights)
             else:
-                wide = None
+                wide = None  # the layer does more with its values than was seen
     (fitted + held).refuse_unsound(layer.out)
     missed, best = held_out_fit(fitted, held, start)
     if values and wide:
@@ -324,26 +344,26 @@ def write(out: nn.Linear, weights: Tensor, constant: bool) -> None:
 
 
 def pairs(
-    whole: Whole, small: Stages, layer: Sublayer, number: int, drift: bool
+    whole: WholeOutputs, small: Stages, layer: Sublayer, number: int, makes_up: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of a batch: what the smaller model's output projection gets, B S n; what it should give, B S M; and how much an
     error of each token counts, B S.
 
-    With `drift`, where a norm reads the sum of residual stream and layer, it should give the whole model's sum less the own
-    residual stream, so that it makes up for what the layers below miss; else what the whole model's gives.
+    Where it makes up for what the layers below miss, it should give the whole model's sum of residual stream and layer,
+    less the own residual stream; else what the whole model's projection gives.
     """
     wanted = whole.wanted(layer, number)
     own = look_at_sum(small, layer, number)
     features, given = own[layer.out]
     targets = wanted.output
-    if drift and makes_up(layer):
+    if makes_up and can_make_up(layer):
         assert wanted.total is not None
         residual = own[layer.reader][0].float() - given.float()
         targets = wanted.total - residual
     return features, targets, wanted.weights
 
 
-def reread(whole: Whole, small: Stages, model: Model, end: End) -> None:
+def reread(whole: WholeOutputs, small: Stages, model: Model, end: End) -> None:
     """Fold the affine map that turns the smaller encoder's states into the whole one's, as far as one can, into the keys
     and values of the decoder, in place."""
     linears = [linear for _, linear in readers(model)]

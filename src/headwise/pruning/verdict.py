@@ -78,49 +78,52 @@ class Verdict:
     doubts: tuple[str, ...]
 
 
-def judge(
+def verdict_on(
     full: ModelNumbers | None,
     model: ModelNumbers,
     *,
     quality: QualityMeasure,
-    on_dev: QualityMeasure,
+    quality_on_dev: QualityMeasure,
     split: str,
     limit: float | None = None,
-    texts: Mapping[str, int] | None = None,
+    counts: Mapping[str, int] | None = None,
     doubts: Sequence[str] = (),
 ) -> Verdict:
-    """The verdict on a model. full: the numbers of the one before pruning. quality, split: what and which text is
-    reported. on_dev: what dev has, which the limit is about. limit: what may be lost. texts: how many each text has.
-    doubts: what speaks against the model."""
+    """The verdict on a model. full: the numbers of the one before pruning; None where it was not measured. quality, split:
+    what and which text is reported. quality_on_dev: what dev has, which the limit is about. limit: what may be lost.
+    counts: how many texts each split has. doubts: what speaks against the model."""
     full = ModelNumbers() if full is None else full
     reference, change = model.leading_change(quality.name, split)
     finding = change.verdict(quality)
-    limited = limit is not None and quality == on_dev
+    # A limit in BLEU says nothing of agreement with own translations: where dev has another measure than the text that is
+    # reported, the limit holds on dev alone.
+    limited = limit is not None and quality == quality_on_dev
     # The limit counts from the full model; what equal further training would have gained is lost, too.
     changes = [change]
     if limited and reference != UNPRUNED:
         changes.append(model.of(quality.name, split, UNPRUNED))
     ends = [ends_of_loss(one, quality) for one in changes if one.verdict(quality)]
     least, most = map(max, zip(*ends, strict=True)) if ends else (0.0, math.inf)
-    lost = losses(full, model, quality, on_dev, split)
+    lost = losses(full, model, quality, quality_on_dev, split)
     saved, saving = largest_saving(full, model)
     speed, speed_up = compared_speed(full.of(SPEED), model.of(SPEED))
     base = full.of(quality.name, split).value
-    number = (texts or {}).get(split)
-    if number is None and change.units is not None:
-        number = round(change.units)
+    texts = (counts or {}).get(split)
+    if texts is None and change.units is not None:
+        texts = round(change.units)
     # A loss within its limit was agreed to: it need not pay for itself. Without a limit none was.
     allowed = limit is not None and "dev" in lost and is_within(lost["dev"], limit)
     if limited:
         allowed = allowed and is_within(least, limit)
-    # Where the full model's quality is not known, the loss counts as no share of it.
+    # A change in % is a share already. Where the full model's quality is not known, the loss counts as no share of it.
     share_lost = least / (100 if quality.relative else base or math.inf)
     # Twice as fast is half of the time.
     time_saved = 1 - 1 / (1 + speed_up) if speed == Speed.FASTER else 0.0
     was_measured = bool(saving) or speed not in (Speed.NOT_MEASURED, Speed.ONCE)
     gains_little = saved < LITTLE_SAVED and speed != Speed.FASTER
 
-    def outcome() -> Outcome:
+    def what_follows() -> Outcome:
+        """The first that is true, in the order of Outcome."""
         if not finding:
             return Outcome.NOT_COMPARED
         if base is not None and quality.is_too_low(base):
@@ -135,16 +138,17 @@ def judge(
             return Outcome.OVER_LIMIT
         if doubts:
             return Outcome.DOUBTED
-        if number is not None and number < ENOUGH_SENTENCES:
+        if texts is not None and texts < ENOUGH_SENTENCES:
             return Outcome.TOO_SHORT
         if limited and not is_within(most, limit):
             return Outcome.UNDECIDED
+        # Without a limit on this text only a model that is surely better is no loss.
         if not limited and finding != BETTER:
             return Outcome.OPEN
         return Outcome.LITTLE if gains_little else Outcome.SHIP
 
     return Verdict(
-        outcome=outcome(),
+        outcome=what_follows(),
         reference=reference,
         change=change,
         finding=finding,
@@ -153,7 +157,7 @@ def judge(
         limit=limit,
         within=tuple(text for text in lost if limit is not None and is_within(lost[text], limit)),
         over=tuple(text for text in lost if not is_within(lost[text], limit)),
-        texts=number,
+        texts=texts,
         needed=texts_needed(changes, quality, limit) if limited and limit is not None else None,
         saving=saving,
         saved=saved,
@@ -173,17 +177,18 @@ def losses(
     full: ModelNumbers,
     model: ModelNumbers,
     quality: QualityMeasure,
-    on_dev: QualityMeasure,
+    quality_on_dev: QualityMeasure,
     split: str,
 ) -> dict[str, float]:
     """What a model loses on dev and on the reported text, in the unit of the limit, as far as it was measured there in
     the measure of dev."""
     found = {}
     for text in dict.fromkeys(("dev", split)):
-        before = full.of(on_dev.name, text).value
-        after = model.of(on_dev.name, text).value
-        if before is not None and after is not None and (text == "dev" or quality == on_dev):
-            found[text] = -on_dev.better * on_dev.change(before, after)
+        before = full.of(quality_on_dev.name, text).value
+        after = model.of(quality_on_dev.name, text).value
+        comparable = text == "dev" or quality == quality_on_dev
+        if before is not None and after is not None and comparable:
+            found[text] = -quality_on_dev.better * quality_on_dev.change(before, after)
     return found
 
 
@@ -222,6 +227,7 @@ def texts_needed(changes: Sequence[Number], quality: QualityMeasure, limit: floa
     """
     needed = ENOUGH_SENTENCES
     if quality.is_share:
+        # Of a limit of 0 no number of texts is sure: it counts as a thousandth of a point.
         needed = max(needed, units_for_share(min(1.0, max(limit, 1e-3) / 100)))
     for change in changes:
         if not change.verdict(quality) or change.units is None or change.value is None:
@@ -232,6 +238,7 @@ def texts_needed(changes: Sequence[Number], quality: QualityMeasure, limit: floa
             continue
         if lost >= limit:
             return None
+        # Where no text has changed, the number above is all that is needed.
         if not (quality.is_share and change.value == 0 and change.p == 1):
             ratio = (most - lost) / (limit - lost)
             needed = max(needed, math.ceil(change.units * ratio**2))

@@ -356,7 +356,7 @@ def mended(model: Model, mask: HeadMask | None = None, of: Sequence[str] = LINES
     )
     with warnings.catch_warnings(action="ignore"):
         made = Repairs(model, given, dev).repaired(mask or half(model, empty=1, seed=1))
-    assert made.taken and made.after < made.before
+    assert made.helped and made.after < made.before
     return made.model
 
 

@@ -45,7 +45,7 @@ from headwise.core.tables import (
 )
 from headwise.faces.report import models
 from headwise.faces.report.models import ModelRow
-from headwise.pruning.verdict import Verdict, judge
+from headwise.pruning.verdict import Verdict, verdict_on
 from headwise.roles.behaviour import NAMED
 from headwise.study.records import refuse_damaged
 
@@ -269,14 +269,14 @@ class RunContents:
 
     def verdict_of(self, model: ModelRow) -> Verdict:
         """What one of its models is worth on the reported text."""
-        return judge(
+        return verdict_on(
             None if self.full is None else self.full["numbers"],
             model["numbers"],
             quality=self.quality,
-            on_dev=self.quality_on("dev"),
+            quality_on_dev=self.quality_on("dev"),
             split=self.split,
             limit=self.limit,
-            texts=self.facts["sentences"],
+            counts=self.facts["sentences"],
             doubts=self.doubts_of(model),
         )
 
