@@ -106,16 +106,16 @@ class TestWithoutATerminal:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr("headwise.core.progress.LINE_SECONDS", 0.0)
-        with shown("score", None) as report:
-            report(0.25, "gradient")
+        with shown("score", None) as on_progress:
+            on_progress(0.25, "gradient")
         out, err = capsys.readouterr()
         assert (out, err.rstrip()) == ("", "  score: gradient: 25% after 0:00:00")
 
 
 def test_a_short_call_of_a_python_user_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown("score", None) as report:
+    with shown("score", None) as on_progress:
         for number in range(5):
-            report(number / 9, f"gradient: {number} of 9")
+            on_progress(number / 9, f"gradient: {number} of 9")
     assert capsys.readouterr().err.strip() == ""
 
 

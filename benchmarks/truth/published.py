@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.core.statistics import auroc_interval, rank_interval
 from headwise.data.store import AnyText
 from headwise.data.treebank import Treebank
@@ -197,7 +197,11 @@ class PublishedHeads:
 
 
 def compare_published(
-    model: Model, text: Treebank | LinkedText | AnyText, *, seed: int = 0, progress: Report = silent
+    model: Model,
+    text: Treebank | LinkedText | AnyText,
+    *,
+    seed: int = 0,
+    progress: OnProgress = silent,
 ) -> PublishedHeads:
     """Measure the heads of a checkpoint that others published, and compare.
 
@@ -249,7 +253,7 @@ def measured_heads(
     published: PublishedModel,
     text: Treebank | LinkedText | AnyText,
     seed: int,
-    progress: Report,
+    progress: OnProgress,
 ) -> pd.DataFrame:
     """Our measures of all heads of the published kind, as rows of layer, head, measure, value, low, high, baseline."""
     if (published.kind == "cross") == isinstance(text, Treebank):

@@ -17,7 +17,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.folders import write_text
 from headwise.core.heads import Head
 from headwise.core.options import Gates, Greedy, Training
-from headwise.core.progress import Report, part, silent
+from headwise.core.progress import OnProgress, part, silent
 from headwise.core.removal_units import left_by_step
 from headwise.core.statistics import clustered_proportion_interval, t_margin
 from headwise.importance.measures import facts, resolve_measures
@@ -78,7 +78,7 @@ def run_suite(
     seeds: Sequence[int] = range(SEEDS),
     measures: Iterable[str] = ("all",),
     models: Sequence[str] = tuple(MODELS),
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> SuiteResult:
     """Score and test all heads of each model, built once for every seed. Raises HeadwiseError for unknown measures."""
     if not seeds:
@@ -99,7 +99,7 @@ def run_suite(
 
 
 def score_planted(
-    planted: PlantedModel, measures: Sequence[str], seed: int, progress: Report
+    planted: PlantedModel, measures: Sequence[str], seed: int, progress: OnProgress
 ) -> pd.DataFrame:
     """The scores of all heads, with what is true of them. The slow ones read only the first FEW sentences, which ask
     every question, too. With RESCORED comes what is no score but a way to prune: greedy removal and gates."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.heads import HeadMap, Site
-from headwise.core.progress import unreported
+from headwise.core.progress import silent_share
 from headwise.importance.ablation import (
     ABLATIONS,
     ablate,
@@ -147,9 +147,9 @@ def test_heads_that_rest_are_not_run() -> None:
     with evaluating(model), torch.no_grad():
         (recorded,) = recordings(model, found, [inputs])
         change = partial(ABLATIONS["ablation.zero"], batch=recorded)
-        every = one_by_one(recorded, change, unreported)
+        every = one_by_one(recorded, change, silent_share)
         tired = set(list(found.heads)[::2])
-        some = one_by_one(recorded, change, unreported, resting=tired)
+        some = one_by_one(recorded, change, silent_share, resting=tired)
     for head in found.heads:
         site = Site(head.kind, head.layer)
         expected = torch.zeros(4) if head in tired else every[site][:, head.head]
@@ -194,8 +194,8 @@ def test_first_orders_are_slopes_of_ablations(family: str) -> None:
             sides = []
             for share in (step, -step):
                 some = partial(a_little, change=change, share=share)
-                sides.append(one_by_one(recorded, some, unreported))
-            slopes = to_first_order(recorded, change, unreported)
+                sides.append(one_by_one(recorded, some, silent_share))
+            slopes = to_first_order(recorded, change, silent_share)
             for site, slope in slopes.items():
                 close(slope, (sides[0][site] - sides[1][site]) / (2 * step), 1e-3)
 

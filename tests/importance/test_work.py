@@ -84,7 +84,7 @@ def test_shares_of_a_text_are_by_its_tokens(by_token: bool) -> None:
     seen: list[float] = []
     task = asker("gpt2").task
     report = lambda share, what: seen.append(share)  # noqa: E731
-    batches = task.batches(lines(40)).reporting(report, by_token)
+    batches = task.batches(lines(40)).with_progress(report, by_token)
     sizes = sorted(len(line.split()) + 2 for line in lines(40).lines)  # with begin and end
     power = 2 if by_token else 1
     weights = [size**power for size in sizes]

@@ -289,7 +289,7 @@ class TestTimeLeft:
         made: list[str] = []
         shares: list[float] = []
         progress = Notes()
-        progress.report = lambda share, what: shares.append(share)
+        progress.on_progress = lambda share, what: shares.append(share)
 
         def work(job: Toy) -> None:
             made.append(job.name)

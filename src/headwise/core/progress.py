@@ -28,15 +28,17 @@ from headwise.core.errors import HeadwiseError, shown_value
 
 LINE_SECONDS = 10.0  # seconds between the lines of a task where no bar can move
 NOTE_SECONDS = 0.5  # seconds between two notes of how far a task is
-Report = Callable[[float, str], None]
+OnProgress = Callable[
+    [float, str], None
+]  # gets the share that is done and a word: `progress` of every function
 
 
 def silent(share: float, what: str) -> None:
-    """Report to nobody."""
+    """Show nothing."""
 
 
-def unreported(share: float) -> None:
-    """Report the share of a batch to nobody."""
+def silent_share(share: float) -> None:
+    """Show nothing of a batch."""
 
 
 class Bars(RichProgress):
@@ -102,15 +104,15 @@ def clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def parts(report: Report, weights: Mapping[str, float]) -> dict[str, Report]:
+def parts(on_progress: OnProgress, weights: Mapping[str, float]) -> dict[str, OnProgress]:
     """Progress of several parts, one after another, as progress of the whole. weights: how much work each is."""
     total = sum(weights.values()) or 1.0  # of no work, no time
     done = 0.0
-    reports = {}
+    progress_of = {}
     for name, weight in weights.items():
-        reports[name] = part(report, done / total, (done + weight) / total)
+        progress_of[name] = part(on_progress, done / total, (done + weight) / total)
         done += weight
-    return reports
+    return progress_of
 
 
 def about(seconds: float) -> str:
@@ -136,12 +138,12 @@ def fitted(line: str, width: int) -> str:
     )
 
 
-def refuse_other_report(report: object) -> None:
-    """Raise HeadwiseError for what was given in place of a report."""
-    if not callable(report):
+def refuse_other_progress(on_progress: object) -> None:
+    """Raise HeadwiseError for what was given in place of a function for progress."""
+    if not callable(on_progress):
         raise HeadwiseError(
-            f"progress is {shown_value(report)}: give a function that gets the share that is done and a word, or leave it "
-            "out for a bar."
+            f"progress is {shown_value(on_progress)}: give a function that gets the share that is done and a word, or leave "
+            "it out for a bar."
         )
 
 
@@ -173,11 +175,11 @@ def without_bars() -> Iterator[None]:
 
 
 @contextmanager
-def shown(name: str, report: Report | None) -> Iterator[Report]:
-    """The caller's report; where there is none, a bar for the time of the block, on the error stream."""
-    if report is not None:
-        refuse_other_report(report)
-        yield report
+def shown(name: str, on_progress: OnProgress | None) -> Iterator[OnProgress]:
+    """The caller's function; where there is none, a bar for the time of the block, on the error stream."""
+    if on_progress is not None:
+        refuse_other_progress(on_progress)
+        yield on_progress
         return
     bars = Bars(
         *Bars.get_default_columns()[:-1],
@@ -193,14 +195,14 @@ def shown(name: str, report: Report | None) -> Iterator[Report]:
         )
 
 
-def part(report: Report, start: float, end: float) -> Report:
+def part(on_progress: OnProgress, start: float, end: float) -> OnProgress:
     """Progress of a part, as progress of the whole from `start` to `end`."""
-    return lambda share, what: report(start + (end - start) * share, what)
+    return lambda share, what: on_progress(start + (end - start) * share, what)
 
 
-def turn(report: Report, number: int, count: int) -> Report:
+def turn(on_progress: OnProgress, number: int, count: int) -> OnProgress:
     """Progress of one of several equal parts; the first has the number 0."""
-    return part(report, number / count, (number + 1) / count)
+    return part(on_progress, number / count, (number + 1) / count)
 
 
 class Progress:
@@ -208,13 +210,13 @@ class Progress:
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
-        self.report: Report = silent
+        self.on_progress: OnProgress = silent
         self.live: Bars | None = None  # while there is a bar
         # What a step is called and where it starts, held back until something is made in it.
         self.heading: tuple[str, float] | None = None
 
     def __call__(self, share: float, what: str) -> None:
-        self.report(share, what)
+        self.on_progress(share, what)
 
     def say(self, text: str) -> None:
         write(self.console, text)
@@ -263,34 +265,34 @@ class Progress:
             return
         with self.bars() as bars:
             row = bars.add_task(name, total=1.0, note="")
-            self.report = lambda share, what: bars.update(row, completed=share, note=what)
+            self.on_progress = lambda share, what: bars.update(row, completed=share, note=what)
             self.live = bars
             try:
                 yield
             finally:
                 self.live = None
-                self.report = silent
+                self.on_progress = silent
 
     @contextmanager
     def step(self, name: str, start: float, end: float) -> Iterator[None]:
         """A step of the work that the bar shows, which is done from the share `start` to `end` by it. It has the bar's line
         once something is made in it."""
-        whole = self.report
-        self.report = part(whole, start, end)
+        whole = self.on_progress
+        self.on_progress = part(whole, start, end)
         self.heading = name, start
         try:
             yield
         finally:
             self.heading = None
-            self.report = whole
+            self.on_progress = whole
 
 
-class Reporting(Progress):
-    """The progress of work inside a call: it shows and says nothing itself, and only moves the report of that call."""
+class InnerProgress(Progress):
+    """The progress of work inside a call: it shows and says nothing itself, and only moves that of the call."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, on_progress: OnProgress) -> None:
         super().__init__(quiet=True)
-        self.report = report
+        self.on_progress = on_progress
 
     @contextmanager
     def bar(self, name: str) -> Iterator[None]:

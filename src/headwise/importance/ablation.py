@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headwise.core.heads import Head, Site
 from headwise.core.layout import HeadMask
-from headwise.core.progress import unreported
+from headwise.core.progress import silent_share
 from headwise.importance.gradient import exchanged, traced, tracing
 from headwise.importance.measurement import Measurement
 from headwise.importance.paths import Receivers, along_paths
@@ -40,7 +40,7 @@ from headwise.models.evaluation.without_heads import (
 )
 from headwise.models.model import Model
 from headwise.models.processes import gather_batches
-from headwise.models.tasks.batches import Batches, Fold, Shuffled, reporter, unreported_batches
+from headwise.models.tasks.batches import Batches, Fold, Shuffled, share_within, without_progress
 from headwise.models.tasks.objective import (
     on_device,
     query_masks,
@@ -124,10 +124,10 @@ def ablate(
         changes = partial(along_paths, receivers=receivers)
     with evaluating(model), torch.no_grad():
         # only the second reading reports its progress
-        added = mean_outputs_for(measures, model, discovery, unreported_batches(batches))
+        added = mean_outputs_for(measures, model, discovery, without_progress(batches))
         collected = empty_sums(measures, discovery)
         recorded = recordings(model, discovery, batches)
-        for _ in adding(collected, recorded, added, changes, reporter(batches)):
+        for _ in adding(collected, recorded, added, changes, share_within(batches)):
             pass
     return collected
 
@@ -163,7 +163,7 @@ def adding(
     batches: Iterable[RecordedBatch],
     added: Mapping[str, Any],
     changes: Callable[..., dict[Site, Tensor]],
-    within: Callable[[float], None] = unreported,
+    within: Callable[[float], None] = silent_share,
     tried: Mapping[str, SentenceSums] | None = None,
     resting: Collection[Head] = (),
 ) -> Iterator[None]:
@@ -185,10 +185,10 @@ def adding(
             change = partial(ABLATIONS[name], batch=changed)
 
             # bound now, because a closure would see the last place
-            def report(share: float, place: int = place) -> None:
+            def on_share(share: float, place: int = place) -> None:
                 within((place + share) / len(collected))
 
-            of_sites = changes(changed, change, report=report)
+            of_sites = changes(changed, change, on_share=on_share)
             # There the loss falls when a head is put back: above 0 is still a useful head.
             sign = -1 if name == RESTORED else 1
             add_all((sums, site, sign * each, counts) for site, each in of_sites.items())
@@ -215,10 +215,10 @@ def corrupted_batch(batch: RecordedBatch) -> RecordedBatch:
 def one_by_one(
     batch: RecordedBatch,
     change: Callable[..., Tensor],
-    report: Callable[[float], None],
+    on_share: Callable[[float], None],
     resting: Collection[Head] = (),
 ) -> dict[Site, Tensor]:
-    """By site, the change of each sentence's loss when one of its heads is changed: B H; 0 for heads that rest. report:
+    """By site, the change of each sentence's loss when one of its heads is changed: B H; 0 for heads that rest. on_share:
     gets the share of the heads that is done."""
     trials: list[Trial] = []
     sizes = []
@@ -230,12 +230,12 @@ def one_by_one(
             rests = Head(*site, head) in resting
             trials.append({} if rests else {site: partial(change, head=head)})
     # Heads × sentences; an empty trial changes nothing, so heads that rest get 0.
-    changes = batch.losses_in(trials, report) - batch.losses
+    changes = batch.losses_in(trials, on_share) - batch.losses
     return dict(zip(sites, changes.T.split(sizes, 1), strict=True))
 
 
 def to_first_order(
-    batch: RecordedBatch, change: Callable[..., Tensor], report: Callable[[float], None]
+    batch: RecordedBatch, change: Callable[..., Tensor], on_share: Callable[[float], None]
 ) -> dict[Site, Tensor]:
     """As `one_by_one`, to first order: by the gradient of the loss at the outputs of heads (attribution patching)."""
     with tracing(batch.model):

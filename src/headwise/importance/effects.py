@@ -14,7 +14,7 @@ from headwise.core.errors import HeadwiseError, called_as
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import HeadMap
 from headwise.core.options import SEED
-from headwise.core.progress import Report, shown
+from headwise.core.progress import OnProgress, shown
 from headwise.core.result import TableResult
 from headwise.core.statistics import means_with_intervals, ratio_interval
 from headwise.core.tables import EFFECTS
@@ -67,7 +67,7 @@ def effects(
     receivers: str | Iterable[str] | None = None,
     *,
     seed: int = SEED,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> Effects:
     """What a change of each head does to the loss or, of prompts in pairs, to the difference of logits.
 
@@ -89,9 +89,9 @@ def effects(
     batches = model.task.batches(text)
     refuse_unscorable(model, [measure], batches)
     ends = None if receivers is None else Receivers.named(receivers, model.heads)
-    with shown("effects", progress) as report:
+    with shown("effects", progress) as on_progress:
         sums = ablate(
-            model.hf, model.discovery, batches.reporting(report), [measure], receivers=ends
+            model.hf, model.discovery, batches.with_progress(on_progress), [measure], receivers=ends
         )[measure]
         sums = sums.gather().by_document(batches.documents)
         gap = gap_of(model, batches) if "counterparts" in batches.provides else None

@@ -22,7 +22,7 @@ from scipy.stats import kendalltau
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import KINDS, Head, HeadMap, Kind, Row
 from headwise.core.layout import HeadMask
-from headwise.core.progress import Report, parts, silent, turn
+from headwise.core.progress import OnProgress, parts, silent, turn
 from headwise.core.statistics import bootstrap, centred_interval, effective_units
 from headwise.core.tables import CURVES, FAITHFULNESS
 from headwise.importance.curves import (
@@ -74,7 +74,7 @@ def faithfulness(
     collected: Mapping[str, SentenceSums],
     orders: int,
     seed: int = 0,
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Scores of the even sentences, compared with exact ablation of the odd ones: faithfulness.csv (columns
     FAITHFULNESS) and curves.csv (columns CURVES).
@@ -102,11 +102,11 @@ def faithfulness(
         if sums.heads.query == model.heads.query
     }
     shown_as = {entries[name].name: name for name in values}
-    reports = parts(progress, work_of_judge(work_on(model.heads, text), shown_as, orders))
-    odd = Fold(text, 1, reports.pop(CURVES_PART))
+    progress_of = parts(progress, work_of_judge(work_on(model.heads, text), shown_as, orders))
+    odd = Fold(text, 1, progress_of.pop(CURVES_PART))
     rescore: dict[str, Rescore] = {}
-    for name, report in reports.items():
-        rescore[shown_as[name]] = rescoring(model, text, name, report)
+    for name, on_progress in progress_of.items():
+        rescore[shown_as[name]] = rescoring(model, text, name, on_progress)
     lose = partial(removal_losses, model.hf, model.discovery, odd)
     curves = removal_curves(model.heads, values, lose, rescore, range(orders))
     rows += area_rows(curves, seed)
@@ -121,7 +121,7 @@ def faithfulness(
     )
 
 
-def rescoring(model: Model, text: Batches, name: str, progress: Report) -> Rescore:
+def rescoring(model: Model, text: Batches, name: str, progress: OnProgress) -> Rescore:
     """A measure on the even sentences when only the heads of a mask are left. progress: gets the share of the steps of
     a curve."""
     done = 0

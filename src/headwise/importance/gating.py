@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Row, Site
-from headwise.core.progress import Report, silent, turn
+from headwise.core.progress import OnProgress, silent, turn
 from headwise.importance.gradient import tracing
 from headwise.importance.measurement import Measurement
 from headwise.models.attention.capture import capture
@@ -59,7 +59,7 @@ def gate_heads(
     seed: int = 0,
     steps: int = 200,
     pull: float = 2e-4,
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> list[Row]:
     """Tidy rows: how far each head facilitates, interferes and is irrelevant, each between 0 and 1, without intervals.
 
@@ -98,9 +98,9 @@ def fit_gates(
     batches: Sequence[Mapping[str, Tensor]],
     start: Tensor,
     pull: float,
-    report: Callable[[float], None],
+    on_share: Callable[[float], None],
 ) -> Tensor:
-    """The a of all heads, in the order of the map, after one update per batch. report: gets the share of the updates
+    """The a of all heads, in the order of the map, after one update per batch. on_share: gets the share of the updates
     that is done."""
     a = start.to(device_of(model)).clone().requires_grad_()
     optimizer = torch.optim.Adam([a], lr=1.0)
@@ -121,7 +121,7 @@ def fit_gates(
             optimizer.step()
             # on the data, because autograd refuses to change a leaf in place
             a.data.clamp_(-FURTHEST_LOGIT, FURTHEST_LOGIT)
-            report((step + 1) / len(batches))
+            on_share((step + 1) / len(batches))
     return a.detach().cpu()
 
 

@@ -32,7 +32,7 @@ from headwise.models.evaluation.sums import (
     to_unit_norm,
 )
 from headwise.models.model import Model
-from headwise.models.tasks.batches import Batches, Fold, reporter
+from headwise.models.tasks.batches import Batches, Fold, share_within
 from headwise.models.tasks.objective import (
     asked_tokens,
     differentiable,
@@ -92,7 +92,7 @@ def gradients(
     names = [*GRADIENTS, COUNTERPART] if patched else GRADIENTS
     collected = {name: SentenceSums(discovery.heads) for name in names}
     collected["gradient.normalised"].scale = to_unit_norm
-    report = reporter(batches)
+    on_share = share_within(batches)
     with tracing(model):
         for batch in batches:
             tensors = on_device(model, batch)
@@ -103,7 +103,7 @@ def gradients(
                     # Apart, because its absolute value is of the whole batch.
                     of_batch[site].append(numbers.pop("gradient.batch"))
                     parts += [(collected[name], site, *both) for name, both in numbers.items()]
-                report(share)
+                on_share(share)
             for site, several in of_batch.items():
                 # the absolute value is of the whole batch, however many passes it took
                 total = torch.stack([total for total, _ in several]).sum(0)
@@ -131,7 +131,7 @@ def direct_attributions(
     whose heads reach no output projection unchanged.
     """
     sums = SentenceSums(discovery.heads)
-    report = reporter(batches)
+    on_share = share_within(batches)
     with tracing(model), direct_paths(model, discovery):
         for batch in batches:
             parts = []
@@ -140,7 +140,7 @@ def direct_attributions(
                 traces = traced(model, discovery, some, token_masks(some))
                 for site, (call, gradient) in traces.items():
                     parts.append((sums, site, -moves(call, gradient).sum(1), asked))
-                report(share)
+                on_share(share)
             add_all(parts)
     return {"attribution.direct": sums}
 

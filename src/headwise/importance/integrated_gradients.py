@@ -17,7 +17,7 @@ from headwise.models.evaluation.recorded_batch import RecordedBatch
 from headwise.models.evaluation.sums import SentenceSums, add_all
 from headwise.models.evaluation.without_heads import recordings
 from headwise.models.model import Model
-from headwise.models.tasks.batches import Batches, Fold, reporter
+from headwise.models.tasks.batches import Batches, Fold, share_within
 
 PATH_STEPS = 5  # as Hanna et al. 2024 use
 
@@ -46,12 +46,12 @@ def integrated_gradients(
     Evaluation mode. Raises HeadwiseError for values that are not finite.
     """
     sums = SentenceSums(discovery.heads)
-    report = reporter(batches)
+    on_share = share_within(batches)
     with tracing(model):
         for batch in recordings(model, discovery, batches):
             parts = []
             for number, site in enumerate(discovery.modules):
-                report(number / len(discovery.modules))
+                on_share(number / len(discovery.modules))
                 values = -slopes(batch, site, steps) / steps
                 parts.append((sums, site, values, batch.asked))
             add_all(parts)

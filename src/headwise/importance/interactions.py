@@ -24,7 +24,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, head_of
 from headwise.core.layout import HeadMask
 from headwise.core.options import SEED
-from headwise.core.progress import Report, part, shown, silent
+from headwise.core.progress import OnProgress, part, shown, silent
 from headwise.core.result import TableResult, ends
 from headwise.core.statistics import largest_t_p, means_with_intervals
 from headwise.core.tables import INTERACTIONS
@@ -86,7 +86,7 @@ def interactions(
     count: int = MEASURED_PAIRS,
     *,
     seed: int = SEED,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> Interactions:
     """What pairs of heads cost together, beyond what both cost alone (module docstring).
 
@@ -117,12 +117,14 @@ def interactions(
             f"Pairs of heads are screened and measured on different sentences, and the text has {len(text)}: give at "
             f"least {FEWEST_SENTENCES}."
         )
-    with shown("pairs of heads", progress) as report:
+    with shown("pairs of heads", progress) as on_progress:
         first, second = screened_and_measured(text)
         # All of them in a model of usual size.
         heads = largest_outputs(model, first, seed)
         every = list(combinations(heads, 2))
-        screen = removal_effects(model, first, heads, every, part(report, 0.0, 0.6), "all pairs")
+        screen = removal_effects(
+            model, first, heads, every, part(on_progress, 0.0, 0.6), "all pairs"
+        )
         per_token = screen.interactions().sum(0) / screen.tokens.sum()
         screened = dict(zip(every, per_token, strict=True))
 
@@ -131,7 +133,7 @@ def interactions(
         paired = {head for pair in chosen for head in pair}
         # only heads of these pairs: each takes a forward
         needed = [head for head in heads if head in paired]
-        share = part(report, 0.6, 1.0)
+        share = part(on_progress, 0.6, 1.0)
         effects = removal_effects(model, second, needed, chosen, share, f"{len(chosen)} pairs")
         measured = effects.rows(seed)
 
@@ -223,7 +225,7 @@ def removal_effects(
     text: AnyText,
     heads: Sequence[Head],
     pairs: Sequence[HeadPair],
-    progress: Report = silent,
+    progress: OnProgress = silent,
     what: str = "",
 ) -> PairLosses:
     """Exact removal of single heads and of pairs on a text; layers before the first of them run once a batch."""

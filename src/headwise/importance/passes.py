@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Site, head_of
 from headwise.core.layout import HeadMask
-from headwise.core.progress import Report, parts, silent
+from headwise.core.progress import OnProgress, parts, silent
 from headwise.importance.finished_passes import FinishedPasses
 from headwise.importance.measurement import Measurement
 from headwise.importance.measures import MeasureNeed, measure, passes, resolve_measures, usual
@@ -136,7 +136,7 @@ def run_passes(
     text: Batches,
     measures: Iterable[str],
     seed: int,
-    progress: Report = silent,
+    progress: OnProgress = silent,
     finished: FinishedPasses | None = None,
 ) -> Measurement:
     """Every pass after the other, gathered from all processes. finished: where passes are kept; those that it has are
@@ -150,7 +150,7 @@ def run_passes(
             if (measurement := finished.read(label, names)) is not None:
                 kept[label] = measurement
     left = [name for label, names in todo.items() if label not in kept for name in names]
-    reports = parts(progress, work_on(model.heads, text).of_passes(left))
+    progress_of = parts(progress, work_on(model.heads, text).of_passes(left))
     # each pass settles by itself, so the time is shared beforehand
     sampled = [label for label, names in todo.items() if measure[names[0]].sampled]
     share = None if text.time_limit is None else text.time_limit / max(1, len(sampled))
@@ -159,11 +159,11 @@ def run_passes(
             whole.add(kept[label])
             continue
         start = time.perf_counter()
-        report = labelled(reports[label], label)
+        on_progress = labelled(progress_of[label], label)
         # then a sentence takes as long as the square of its length
         by_token = "forwards per token" in measure[names[0]].cost
         with failing_together():
-            batches = text.reporting(report, by_token)
+            batches = text.with_progress(on_progress, by_token)
             batches.time_limit = share if label in sampled else None
             measurement = run_pass(model, batches, names, seed)
             measurement.gather(text)
@@ -174,9 +174,9 @@ def run_passes(
     return whole
 
 
-def labelled(report: Report, label: str) -> Report:
+def labelled(on_progress: OnProgress, label: str) -> OnProgress:
     """Progress that says which pass it is of."""
-    return lambda share, what: report(share, f"{label}: {what}")
+    return lambda share, what: on_progress(share, f"{label}: {what}")
 
 
 def provided(model: Model, text: Batches | None = None) -> set[str]:

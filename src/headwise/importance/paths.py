@@ -68,10 +68,10 @@ def along_paths(
     batch: RecordedBatch,
     change: Callable[..., Tensor],
     receivers: Receivers,
-    report: Callable[[float], None],
+    on_share: Callable[[float], None],
 ) -> dict[Site, Tensor]:
     """By site, the change of each sentence's loss when one of its heads is changed and only the receivers notice: B H.
-    Heads that no path to a receiver begins at have 0. report: gets the share of the heads that is done."""
+    Heads that no path to a receiver begins at have 0. on_share: gets the share of the heads that is done."""
     outputs = outputs_of(batch.model, batch.discovery, batch.tensors)
     order = list(outputs)
     counts = [batch.discovery.heads.count(site) for site in order]
@@ -94,7 +94,7 @@ def along_paths(
             trials.append({site: partial(change, head=head), **held} if starts else {})
             received.append(got)
     if receivers.inputs:
-        batch.tried(trials, batch.layers_again, batch.losses, lambda share: report(share / 2))
+        batch.tried(trials, batch.layers_again, batch.losses, lambda share: on_share(share / 2))
         # the parts that each receiver got stand for its own input
         trials = []
         for got in received:
@@ -104,7 +104,7 @@ def along_paths(
             trials.append(trial)
     share_before = 0.5 if receivers.inputs else 0.0
     losses = batch.losses_in(
-        trials, lambda share: report(share_before + (1 - share_before) * share)
+        trials, lambda share: on_share(share_before + (1 - share_before) * share)
     )
     changes = losses - batch.losses
     return dict(zip(order, changes.T.split(counts, 1), strict=True))

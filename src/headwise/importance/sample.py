@@ -17,7 +17,7 @@ from headwise.core.progress import silent
 from headwise.importance.control_variate import controlled
 from headwise.importance.ranks import agreement_of, halves, rank_errors
 from headwise.models.evaluation.sums import MERGED_SENTENCES, SentenceSums
-from headwise.models.tasks.batches import Batches, Shuffled, unreported_batches
+from headwise.models.tasks.batches import Batches, Shuffled, without_progress
 
 SETTLED = 0.95  # rank correlation of all heads with another sample as large
 FEWEST_SAMPLED = 32  # sentences before ranks can settle
@@ -54,7 +54,7 @@ class Sample:
         self.last = 0.0  # when the batch before ended, in seconds since the start
         self.repeats = float("nan")
         self.ended = ""
-        self.batches = Shuffled(text, seed, SAMPLE_POSITIONS, self.report)
+        self.batches = Shuffled(text, seed, SAMPLE_POSITIONS, self.on_progress)
         self.ahead = Shuffled(text, seed, SAMPLE_POSITIONS, silent)
         self.again = Shuffled(text, seed, SAMPLE_POSITIONS, silent)
         self.times = times_ahead(forwards)
@@ -75,7 +75,7 @@ class Sample:
         """Seconds since the start."""
         return time.perf_counter() - self.start
 
-    def report(self, share: float, what: str) -> None:
+    def on_progress(self, share: float, what: str) -> None:
         """Progress by the sentences that were read or by the time that is spent, whichever is further."""
         self.text.progress(max(share, min(1.0, self.taken / self.seconds)), what)
 
@@ -189,7 +189,7 @@ class Beginning:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         start = self.sample.taken
-        for batch in unreported_batches(self.sample.batches):
+        for batch in without_progress(self.sample.batches):
             yield batch
             if self.sample.taken - start > MEANS * self.sample.seconds:
                 break

@@ -20,7 +20,7 @@ from headwise.core.grid import HeadGrid
 from headwise.core.head_panels import HeadPanels
 from headwise.core.heads import Head, HeadMap, Kind, describe
 from headwise.core.options import SEED, Search, validated
-from headwise.core.progress import Report, parts, shown
+from headwise.core.progress import OnProgress, parts, shown
 from headwise.core.result import Result, top_rows
 from headwise.core.statistics import rank_interval
 from headwise.core.tables import (
@@ -75,7 +75,7 @@ def score(
     untrained: int = 0,
     time: str | None = None,
     seed: int = SEED,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> Scores:
     """What every head is worth, by one measure or several (docs/methods).
 
@@ -193,13 +193,13 @@ class ScorePlan:
         parts += [name for name, count in work.items() if count and name != PASSES]
         return Forecast(lines, parts, seconds)
 
-    def run(self, progress: Report | None = None) -> Scores:
+    def run(self, progress: OnProgress | None = None) -> Scores:
         """The scores. progress: as of `score`."""
         model, batches, seed = self.model, self.batches, self.seed
         options = self.options
-        with shown("score", progress) as report:
+        with shown("score", progress) as on_progress:
             # The bar is divided by the work of each part.
-            reports = parts(report, self.work)
+            progress_of = parts(on_progress, self.work)
             # controls make batches of their own from what the user gave
             text = batches.text.given if isinstance(batches.text, OwnBatches) else batches.text
             controls = score_untrained(
@@ -208,11 +208,11 @@ class ScorePlan:
                 self.measures,
                 options.untrained,
                 seed,
-                reports[CONTROLS_PART],
+                progress_of[CONTROLS_PART],
                 batches.time_limit,
             )
             measurement = run_passes(
-                model, batches, self.measures, seed, reports[PASSES], self.finished
+                model, batches, self.measures, seed, progress_of[PASSES], self.finished
             )
             scores = collect_scores(
                 model,
@@ -223,12 +223,12 @@ class ScorePlan:
                 controls if options.untrained else None,
             )
             if options.judge:
-                judging = labelled(reports[JUDGE], JUDGE)
+                judging = labelled(progress_of[JUDGE], JUDGE)
                 agreement, curves = faithfulness(
                     model, batches, measurement.sums, options.random_orders, seed, judging
                 )
                 scores = replace(scores, faithfulness=agreement, curves=curves)
-            report(1.0, "done")
+            on_progress(1.0, "done")
         return scores
 
 

@@ -14,7 +14,7 @@ import torch
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import describe
 from headwise.core.options import SEED
-from headwise.core.progress import Report, silent, turn
+from headwise.core.progress import OnProgress, silent, turn
 from headwise.core.tables import UNTRAINED_SCORES
 from headwise.importance.measures import measure, resolve_measures
 from headwise.importance.passes import run_passes
@@ -76,7 +76,7 @@ def score_untrained(
     measures: Iterable[str],
     count: int,
     seed: int = 0,
-    progress: Report = silent,
+    progress: OnProgress = silent,
     time_limit: float | None = None,
 ) -> pd.DataFrame:
     """The scores of untrained controls on UNTRAINED_SENTENCES sentences of a text, spread evenly over it: one row a

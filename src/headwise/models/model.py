@@ -28,7 +28,7 @@ from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, Kind, Named, Site, describe
 from headwise.core.layout import HeadMask
 from headwise.core.options import Engine, Search
-from headwise.core.progress import Report, refuse_other_report, silent, without_bars
+from headwise.core.progress import OnProgress, refuse_other_progress, silent, without_bars
 from headwise.models.attention.backward import is_quantised
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.configuration import configured_alignment_heads
@@ -236,7 +236,7 @@ class Model:
         self.hf.generation_config = settings
 
     def translate(
-        self, sentences: Sequence[str], progress: Report = silent, **search: Any
+        self, sentences: Sequence[str], progress: OnProgress = silent, **search: Any
     ) -> list[str]:
         """Translate sentences by beam search; options of `Search` by name. engine="ct2": with CTranslate2.
 
@@ -251,7 +251,7 @@ class Model:
             raise HeadwiseError(
                 f"translate was given {shown_value(wrong[0])} in place of a sentence: give a list of strings."
             )
-        refuse_other_report(progress)
+        refuse_other_progress(progress)
         if not self.hf.can_generate() or not self.hf.config.is_encoder_decoder:
             raise HeadwiseError(
                 f"{self.name} is a {type(self.hf).__name__}, which does not translate: give an encoder-decoder model."

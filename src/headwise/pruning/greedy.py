@@ -17,7 +17,7 @@ from headwise.core.heads import Head, HeadMap, Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.core.measured import is_within
 from headwise.core.options import REPAIR, TEXTLESS_ORDERS, Greedy, Keep, Unit, several
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.core.removal_units import (
     Together,
     count_heads,
@@ -201,7 +201,7 @@ def removal_score(
     rescore: bool,
     seed: int,
     replicate: int = 0,
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> RemovalScore:
     """How important heads are on a text, on its first sentences where it is long. replicate: the number of a random
     order, from 1 on."""

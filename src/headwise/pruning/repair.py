@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.models.attention.matrices import by_output
 from headwise.models.attention.offload import refuse_offloaded, set_bias
 from headwise.models.attention.sides import sides_of_site
@@ -174,7 +174,7 @@ class Repairs:
             self.states_on_dev[encoder] = LastStates(self.model, encoder, self.dev)
         return self.states_on_dev[encoder]
 
-    def smaller(self, mask: HeadMask, progress: Report = silent) -> Model:
+    def smaller(self, mask: HeadMask, progress: OnProgress = silent) -> Model:
         """The repaired model; where repair does not help on dev, the one that is only cut, with a warning."""
         found = self.repaired(mask, progress)
         if not found.helped:
@@ -192,7 +192,7 @@ class Repairs:
         refuse_few_tokens(self.model, self.layers, self.text)
         return min(masks, key=lambda mask: self.missed(mask, makes_up=True))
 
-    def repaired(self, mask: HeadMask, progress: Report = silent) -> Repaired:
+    def repaired(self, mask: HeadMask, progress: OnProgress = silent) -> Repaired:
         """The best repair of a mask: with layers that make up for what those below miss, or without, as a part of the text
         says. Raises HeadwiseError for fewer tokens than the fit needs."""
         to_fit = changed_layers(self.model, mask, self.layers)
@@ -216,7 +216,7 @@ class Repairs:
         mask: HeadMask,
         whole: WholeOutputs,
         makes_up: bool,
-        progress: Report = silent,
+        progress: OnProgress = silent,
         *,
         with_values: bool = False,
     ) -> Repaired:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.progress import Report
+from headwise.core.progress import OnProgress
 from headwise.data.annotated import Annotated, split_into_words
 from headwise.data.lines import existing_file, read_lines
 from headwise.data.subwords import Aligned, Coverage, align_subwords
@@ -361,7 +361,7 @@ def links_of(
 def pairs_for(
     model: Model,
     text: ParallelText | Text | LinkedText,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
     outline: bool = False,
 ) -> ParallelText | LinkedText:
     """Sentence pairs as they were given; of one-sided text with what a translation model writes (`Task.completed`). Raises

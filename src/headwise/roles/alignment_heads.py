@@ -27,7 +27,7 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind
 from headwise.core.options import SEED
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.core.result import Result, ends
 from headwise.core.tables import ALIGNMENT, ALIGNMENT_SETS
 from headwise.data.store import AnyText
@@ -168,8 +168,8 @@ class AlignmentData(ABC):
 
     @abstractmethod
     def batches(
-        self, subject: Subject, progress: Report
-    ) -> tuple[AlignmentBatches, Sequence[Half], Report]:
+        self, subject: Subject, progress: OnProgress
+    ) -> tuple[AlignmentBatches, Sequence[Half], OnProgress]:
         """Batches by half, the half of every sentence or recording, and what their reading reports to."""
 
     @abstractmethod
@@ -185,8 +185,8 @@ class AlignmentPairs(AlignmentData):
     template: PromptTemplate | None
 
     def batches(
-        self, subject: Subject, progress: Report
-    ) -> tuple[AlignmentBatches, Sequence[Half], Report]:
+        self, subject: Subject, progress: OnProgress
+    ) -> tuple[AlignmentBatches, Sequence[Half], OnProgress]:
         text = list(self.text)
         gold = self.text.gold if isinstance(self.text, LinkedText) else None
         if gold is None:
@@ -224,7 +224,7 @@ def align(
     prompt: str | None = None,
     one_layer: bool = False,
     seed: int = SEED,
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> AlignmentHeads:
     """Rank heads by how well they align, and choose a set of them: cross heads of an encoder-decoder, or those of a
     language model that translates.
@@ -317,7 +317,7 @@ def align_forecast(model: Model, text: LinkedText | AnyText, prompt: str | None 
 
 
 def reported(
-    batches: AlignmentBatches, halves: Sequence[Half], progress: Report
+    batches: AlignmentBatches, halves: Sequence[Half], progress: OnProgress
 ) -> AlignmentBatches:
     """Batches that report the share that was read of what is expected: the set may stop growing before, or go on.
 

@@ -24,7 +24,7 @@ from scipy.stats import binom, hypergeom, nchypergeom_fisher
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, HeadMap, head_of
 from headwise.core.options import SEED
-from headwise.core.progress import Report, part, shown, silent
+from headwise.core.progress import OnProgress, part, shown, silent
 from headwise.core.result import TableResult
 from headwise.core.statistics import corrected, proportion_interval
 from headwise.core.tables import WORDS
@@ -41,7 +41,7 @@ from headwise.models.loading import AnyModel, as_model
 from headwise.models.model import Model
 from headwise.models.processes import failing_together, gather_batches
 from headwise.models.tasks import AnyText, Given
-from headwise.models.tasks.batches import reporter
+from headwise.models.tasks.batches import share_within
 from headwise.models.tasks.objective import vocabulary_of
 from headwise.models.tasks.task import sample_text
 from headwise.roles.behaviour import FALSE_WORDS
@@ -143,7 +143,7 @@ def work_of_words(heads: HeadMap, sentences: int) -> float:
 
 
 def lost_words(
-    model: AnyModel, text: AnyText | Given, *, seed: int = SEED, progress: Report | None = None
+    model: AnyModel, text: AnyText | Given, *, seed: int = SEED, progress: OnProgress | None = None
 ) -> LostWords:
     """The words that a model no longer says without a head (module docstring), on at most SENTENCES sentences of a text.
 
@@ -155,8 +155,8 @@ def lost_words(
     text = model.task.text_of(text)
     check_words(model, text)
     few = model.task.completed(sample_text(text, SENTENCES), progress)
-    with shown("lost words", progress) as report:
-        reading, testing = part(report, 0.0, READING), part(report, READING, 1.0)
+    with shown("lost words", progress) as on_progress:
+        reading, testing = part(on_progress, 0.0, READING), part(on_progress, READING, 1.0)
         batches = model.task.batches(few, lambda share, _: reading(share, "lost words"))
         sentences, _ = said_words(model, batches)
         return words_lost(model, few, sentences, batches.documents, seed, testing)
@@ -168,7 +168,7 @@ def words_lost(
     sentences: list[Said],
     documents: np.ndarray | None,
     seed: int,
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> LostWords:
     """`lost_words` from what each sentence of a text loses. documents: by sentence, the number of its document."""
     if documents is None:
@@ -216,7 +216,7 @@ def said_words(model: Model, batches: Any) -> tuple[list[Said], SentenceSums]:
     sizes = [model.heads.count(site) for site in sites]
     found: list[list[Said]] = []
     sums = SentenceSums(model.heads)
-    within = reporter(batches)
+    within = share_within(batches)
     with failing_together(), evaluating(model.hf), torch.no_grad():
         for batch in recordings(model.hf, model.discovery, batches):
             losses, words = batch.losses_and_words_in(trials, within)
@@ -340,7 +340,7 @@ def table_of(
     documents: np.ndarray,
     tokenizer: Any,
     seed: int,
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> pd.DataFrame:
     """The table, columns WORDS. documents: the number of each sentence's document, which is in one half alone."""
     words = sorted({word for said in sentences for word in said.lost})

@@ -26,7 +26,7 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Kind, Site, head_of
 from headwise.core.options import SEED
-from headwise.core.progress import Report, shown
+from headwise.core.progress import OnProgress, shown
 from headwise.core.result import TableResult, ends
 from headwise.core.statistics import ratio_interval
 from headwise.core.tables import SETS
@@ -112,7 +112,7 @@ def role_sets(
     text: AnyText | Given,
     *,
     seed: int = SEED,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> RoleSets:
     """What the heads of each role do together (module docstring), on at most SENTENCES sentences of a text.
 
@@ -145,8 +145,8 @@ def role_sets(
 
     table = SETS.of()
     if experiments:
-        with shown("sets of heads", progress) as report:
-            batches = model.task.batches(few, lambda share, _: report(share, "sets of heads"))
+        with shown("sets of heads", progress) as on_progress:
+            batches = model.task.batches(few, lambda share, _: on_progress(share, "sets of heads"))
             lost, tokens = trial_losses(model.hf, model.discovery, batches, trials)
         table = rows_of(experiments, lost - lost[:, :1], tokens, seed)
     made = getattr(few, "made", "")

@@ -16,7 +16,7 @@ from headwise.core.folders import as_path, read_json
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap, head_of
 from headwise.core.options import SEED
-from headwise.core.progress import Report, shown
+from headwise.core.progress import OnProgress, shown
 from headwise.core.result import Result
 from headwise.core.tables import CAUSAL, CONTROLS, LABELS, PATTERNS, ROLES, TESTS
 from headwise.data.store import AnyText
@@ -241,7 +241,7 @@ def roles(
     training: AnyText | Given | Mapping[int, int] | None = None,
     untrained: int = 0,
     seed: int = SEED,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> Roles:
     """What each head does: every declared role test (`role.py`), each with a baseline and an interval.
 
@@ -265,8 +265,8 @@ def roles(
     seeds = control_seeds(untrained, seed)
     data = role_data(model, treebank, confirm, pairs, training)
     total = total_words(model, data, untrained)
-    with shown("roles", progress) as report:
-        count = share_of_words(total, report)
+    with shown("roles", progress) as on_progress:
+        count = share_of_words(total, on_progress)
         result = find_roles(model, data, seed, count)
         result.signature = signature_of(model, **data.facts(), seed=seed)
         if numbering := model.discovery.numbering():
@@ -276,7 +276,7 @@ def roles(
         result.examples = data.examples(subject_of(model), result.roles, count)
         if seeds:
             result.controls = run_control_tests(model, data, seeds, seed, count)
-        report(1.0, f"{total:,} of {total:,} words")  # texts that were not needed are not read
+        on_progress(1.0, f"{total:,} of {total:,} words")  # texts that were not needed are not read
     return result
 
 
@@ -501,7 +501,7 @@ def total_words(model: Model, data: RoleData, untrained: int) -> int:
     return total
 
 
-def share_of_words(total: int, progress: Report) -> CountWords:
+def share_of_words(total: int, progress: OnProgress) -> CountWords:
     """Reports the share of the words that were read."""
     done = 0
 

@@ -123,13 +123,13 @@ def run_jobs(
     forwards = 0.0  # the work of the jobs that were started, without those that were done before
     share = 0.0  # of the study, which never falls, whatever is revealed
     running: dict[str, Job] = {}
-    unreported: list[JobEnd] = []  # failures that are said when the next job starts
+    unsaid: list[JobEnd] = []  # failures that are said when the next job starts
     unchanged = 0  # jobs that were done before
     graph = checked_jobs(list_jobs())
     while True:
         job = next_ready(graph, outcome, running, executor.slots)
-        if unreported and (job or running):
-            report_failures(unreported, outcome, progress)
+        if unsaid and (job or running):
+            say_failures(unsaid, outcome, progress)
         if job:
             started = outcome.ended | running.keys()
             left = [other for other in graph if other.name not in started and not other.done_before]
@@ -149,7 +149,7 @@ def run_jobs(
             else:
                 outcome.failed[job.name] = error_sentence(end.error)
                 outcome.error = end.error
-                unreported.append(end)
+                unsaid.append(end)
             after_job(job, outcome)
             # The list may change by a failure, or by a result that was not there when it was made.
             if end.error is not None or (job.may_add_steps and not job.done_before):
@@ -158,19 +158,19 @@ def run_jobs(
         else:
             # A single failure at the very end is left to the caller, who raises it.
             if len(outcome.failed) > 1:
-                report_failures(unreported, outcome, progress)
+                say_failures(unsaid, outcome, progress)
             if unchanged:
                 progress.say(f"  {unchanged} of {len(outcome.ended)} steps: as before")
             return outcome
 
 
-def report_failures(unreported: list[JobEnd], outcome: StudyOutcome, progress: Progress) -> None:
+def say_failures(unsaid: list[JobEnd], outcome: StudyOutcome, progress: Progress) -> None:
     """Say what failed, with the traceback of an unexpected error."""
-    for end in unreported:
+    for end in unsaid:
         if end.trace and not expected(end.error):
             progress.say(end.trace.rstrip())
         progress.say(f"  {end.name} failed: {outcome.failed[end.name]}")
-    unreported.clear()
+    unsaid.clear()
 
 
 def checked_jobs(jobs: Sequence[Job]) -> Sequence[Job]:

@@ -34,7 +34,7 @@ from headwise.core.options import (
     refuse_other_options,
     several,
 )
-from headwise.core.progress import Progress, Report, Reporting, shown
+from headwise.core.progress import InnerProgress, OnProgress, Progress, shown
 from headwise.core.qualities import BLEU
 from headwise.core.removal_units import refuse_counts
 from headwise.data.embedded import Split
@@ -91,7 +91,7 @@ def prune(
     controls: bool | Sequence[str] = False,
     seed: int = SEED,
     work: str | PathLike[str] | None = None,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> Model:
     """A smaller model; the given one stays as it is.
 
@@ -150,11 +150,11 @@ def prune(
         line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over, not apart)
         if line:
             warnings.warn(line, stacklevel=3)
-    with shown("prune", progress) as report:
+    with shown("prune", progress) as on_progress:
         if folder is not None:
-            return alone(plan, InMemory(model, texts), folder, report)
+            return alone(plan, InMemory(model, texts), folder, on_progress)
         with scratch() as place:
-            return alone(plan, InMemory(model, texts, trained={}), place, report)
+            return alone(plan, InMemory(model, texts, trained={}), place, on_progress)
 
 
 def checked(
@@ -240,14 +240,14 @@ def scratch() -> Iterator[Path]:
         processes.wait_for_everyone()  # then each removes its own
 
 
-def alone(plan: Plan, memory: InMemory, folder: Path, report: Report) -> Model:
+def alone(plan: Plan, memory: InMemory, folder: Path, on_progress: OnProgress) -> Model:
     """The model of a plan, by the steps that lead to it."""
     (sweep,) = plan.pruning
     limit = plan.choice.limit
     # The only model, or the smallest step of an order.
     variant = own_models(sweep, 0, memory.model.heads)[-1]
     making = prune_step(variant).name
-    progress = Reporting(report)
+    progress = InnerProgress(on_progress)
     study = make_model(plan, folder, progress, memory, making if limit is None else "choose")
     progress(1.0, "")
     run = study.runs["."]
@@ -264,7 +264,7 @@ def alone(plan: Plan, memory: InMemory, folder: Path, report: Report) -> Model:
     return unpruned(memory.model, limit) if chosen is None else model_of(run, chosen)
 
 
-def with_controls(plan: Plan, memory: InMemory, work: Path, progress: Report | None) -> Model:
+def with_controls(plan: Plan, memory: InMemory, work: Path, progress: OnProgress | None) -> Model:
     """The model that a plan chooses, by all of its study, which stays in a folder."""
     device = str(device_of(memory.model.hf))
     shows = Progress(quiet=progress is not None)

@@ -82,9 +82,9 @@ def ray_executor(
             max_retries=RETRIES,
             runtime_env={"env_vars": worker_env},
         )
-        reports = folder.absolute() / ".work" / "progress"
-        setup = WorkerSetup(make_work, threads, str(Path.cwd()), reports)
-        executor = RayExecutor(ray, ray.put(setup), task, reports, slots, progress)
+        progress_files = folder.absolute() / ".work" / "progress"
+        setup = WorkerSetup(make_work, threads, str(Path.cwd()), progress_files)
+        executor = RayExecutor(ray, ray.put(setup), task, progress_files, slots, progress)
         try:
             yield executor
         finally:
@@ -193,12 +193,12 @@ def in_words(resources: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker needs to know besides the job. folder: where the command runs; reports: where workers report."""
+    """What a worker needs to know besides the job. folder: where the command runs; progress_files: where workers report."""
 
     make_work: MakeWork
     threads: int
     folder: str
-    reports: Path
+    progress_files: Path
 
 
 def do_job(setup: WorkerSetup, job: Job) -> tuple[Exception | None, str]:
@@ -206,15 +206,15 @@ def do_job(setup: WorkerSetup, job: Job) -> tuple[Exception | None, str]:
     torch.set_num_threads(setup.threads)
     try:
         enter(setup.folder)
-        setup.make_work(FileProgress(report_file(setup.reports, job)))(job)
+        setup.make_work(FileProgress(progress_file(setup.progress_files, job)))(job)
     except Exception as error:
         return portable(error), traceback.format_exc()
     return None, ""
 
 
-def report_file(reports: Path, job: Job) -> Path:
+def progress_file(progress_files: Path, job: Job) -> Path:
     """Where a worker reports on a job."""
-    return below(reports, f"{file_label(job.name)}.jsonl")
+    return below(progress_files, f"{file_label(job.name)}.jsonl")
 
 
 def enter(folder: str) -> None:
@@ -268,12 +268,12 @@ class FileProgress(Progress):
 
 @dataclass
 class Running:
-    """A job at a worker. end: the share of the study that is done with it. report: the file that its worker writes. row:
+    """A job at a worker. end: the share of the study that is done with it. progress_file: what its worker writes. row:
     its bar; None while nothing is made in it."""
 
     job: Job
     end: float
-    report: Path
+    progress_file: Path
     started: float
     bytes_read: int = 0
     row: TaskID | None = None
@@ -286,7 +286,7 @@ class RayExecutor:
     ray: Any
     setup: Any
     task: Any
-    reports: Path
+    progress_files: Path
     slots: int
     progress: Progress
     running: dict[Any, Running] = field(default_factory=dict)  # by Ray's reference
@@ -297,9 +297,9 @@ class RayExecutor:
         return self.progress.live
 
     def start(self, job: Job, start: float, end: float) -> None:
-        report = report_file(self.reports, job)
-        report.unlink(missing_ok=True)  # of a study that was killed
-        running = Running(job, end, report, time.monotonic())
+        file = progress_file(self.progress_files, job)
+        file.unlink(missing_ok=True)  # of a study that was killed
+        running = Running(job, end, file, time.monotonic())
         self.running[self.task.remote(self.setup, job)] = running
 
     def wait(self) -> JobEnd:
@@ -331,9 +331,9 @@ class RayExecutor:
 
     def poll(self, running: Running) -> None:
         """Show what a job's worker reported since the last time."""
-        if not running.report.exists():
+        if not running.progress_file.exists():
             return
-        with running.report.open(encoding="utf-8") as file:
+        with running.progress_file.open(encoding="utf-8") as file:
             file.seek(running.bytes_read)
             text = file.read()
         lines = text[: text.rfind("\n") + 1]  # the last one may still be written
@@ -352,4 +352,4 @@ class RayExecutor:
             self.ray.cancel(reference, force=True)
         if self.running:
             self.ray.wait(list(self.running), num_returns=len(self.running), timeout=10)
-        shutil.rmtree(self.reports, ignore_errors=True)
+        shutil.rmtree(self.progress_files, ignore_errors=True)

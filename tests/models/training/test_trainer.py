@@ -24,7 +24,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerState
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import Architecture, Gates, Search, Training
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.data import embedded
 from headwise.data.text import ParallelText
 from headwise.models.attention.discover import discover
@@ -99,7 +99,7 @@ class Bench:
         recipe: Training = RECIPE,
         steps: Steps | None = None,
         shape: Architecture = SHAPE,
-        progress: Report = silent,
+        progress: OnProgress = silent,
         **more: Any,
     ) -> tuple[PreTrainedModel, dict[str, float]]:
         model = self.model(shape)

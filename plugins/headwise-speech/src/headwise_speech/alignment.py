@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.whisper.generation_whisper import _median_filter
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.progress import Report, parts, silent
+from headwise.core.progress import OnProgress, parts, silent
 from headwise.data.subwords import Coverage
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.kernel import AttentionCall
@@ -44,8 +44,8 @@ class AlignmentRecordings(AlignmentData):
     speech: Speech
 
     def batches(
-        self, subject: Subject, progress: Report
-    ) -> tuple[AlignmentBatches, Sequence[Half], Report]:
+        self, subject: Subject, progress: OnProgress
+    ) -> tuple[AlignmentBatches, Sequence[Half], OnProgress]:
         recordings = fitting_recordings(subject, self.speech, list(self.speech))
         # By the names of files: the same wherever their folder is.
         halves = halves_of([recording.utterance.audio.name for recording in recordings])
@@ -53,15 +53,15 @@ class AlignmentRecordings(AlignmentData):
             "encoding": ENCODING_COST * len(halves),
             "reading": readings(halves, EXPECTED_ROUNDS),
         }
-        reports = parts(progress, weights)
-        encode_recordings(subject.model, recordings, reports["encoding"])
+        progress_of = parts(progress, weights)
+        encode_recordings(subject.model, recordings, progress_of["encoding"])
 
         def batches(half: Half) -> Iterator[AlignmentBatch]:
             for recording, its_half in zip(recordings, halves, strict=True):
                 if its_half == half:
                     yield recording_batch(subject.model, recording)
 
-        return batches, halves, reports["reading"]
+        return batches, halves, progress_of["reading"]
 
     def forecast(self, model: Model, times: float) -> tuple[str, float]:
         subject = Subject(model.hf, model.tokenizer, model.discovery)
@@ -124,7 +124,9 @@ def fitting_recordings(
     return fitting
 
 
-def encode_recordings(model: Any, recordings: Sequence[SpeechRecording], progress: Report) -> None:
+def encode_recordings(
+    model: Any, recordings: Sequence[SpeechRecording], progress: OnProgress
+) -> None:
     """Measure every recording, run the encoder on the first ones, and keep its states up to STATES bytes."""
     extractor = extractor_of(model)
     size = model.config.max_source_positions * model.config.d_model * model.dtype.itemsize

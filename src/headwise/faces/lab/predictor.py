@@ -26,7 +26,7 @@ from torch import Tensor
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Head, Site
 from headwise.core.options import Search
-from headwise.core.progress import Report
+from headwise.core.progress import OnProgress
 from headwise.faces.lab.sentence import Sentence, Trees, read_sentence, sentence_of, with_tree
 from headwise.importance.ablation import uniform_output
 from headwise.models.attention.capture import capture
@@ -342,7 +342,7 @@ class Predictor:
         )
 
     def effects(
-        self, prompt: Prompt, unchanged: Prediction, change: Change, progress: Report
+        self, prompt: Prompt, unchanged: Prediction, change: Change, progress: OnProgress
     ) -> Tensor:
         """The difference in the predicted tokens' log-probabilities when one more head is off, in
         addition to a change: heads x tokens. An embedding model has one column, the difference in the
@@ -373,7 +373,7 @@ class Predictor:
         )
         forward = partial(self.copies_log_probabilities, prompt, unchanged)
 
-        def report(share: float) -> None:
+        def on_share(share: float) -> None:
             progress(share, f"{round(share * len(trials))} of {len(trials)} heads")
 
         with self.changed(change):
@@ -382,7 +382,7 @@ class Predictor:
                 # With the change alone: what each head's row is compared with.
                 before = forward(1)
             clear_unless_reusable(self.hf, discovery, record, forward, before)
-            after = tried(self.hf, discovery, record, trials, copies, forward, before[0], report)
+            after = tried(self.hf, discovery, record, trials, copies, forward, before[0], on_share)
         effects = torch.zeros(len(self.heads), before.shape[1])
         effects[indices_on] = after - before
         return effects

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.progress import Report
+from headwise.core.progress import OnProgress
 from headwise.faces.lab.assets import asset_files
 from headwise.faces.lab.guard import Guard, host_names, is_loopback
 from headwise.faces.lab.session import CancelToken, Session, json_text
@@ -128,7 +128,7 @@ def answer_text(
     name: str,
     question: Mapping[str, Any],
     cancel: CancelToken,
-    progress: Report,
+    progress: OnProgress,
 ) -> str:
     """A line of JSON: `answer`, or `error` for all that goes wrong."""
     try:

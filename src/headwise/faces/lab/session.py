@@ -27,7 +27,7 @@ from torch import Tensor
 
 from headwise.core.errors import HeadwiseError, shown_value
 from headwise.core.heads import Head
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.data.treebank import Treebank, TreeFiles, read_trees
 from headwise.faces.lab.details import (
     given_model,
@@ -274,7 +274,7 @@ class Session:
         question_name: str,
         fields: Mapping[str, Any],
         cancel: CancelToken,
-        progress: Report = silent,
+        progress: OnProgress = silent,
     ) -> Any:
         """The answer to a page's question: `about`, or what `sound`, `inspect`, `head_effects` and
         `smallest` return. The page's script reads their keys, so a change of a key changes both.
@@ -432,7 +432,7 @@ class Session:
         self,
         question: Question,
         cancel: CancelToken = NEVER_CANCELLED,
-        progress: Report = silent,
+        progress: OnProgress = silent,
     ) -> dict[str, Any]:
         """The exact change of every predicted token's log-probability when one more head is
         switched off. Above 0: the token is likelier without the head."""
@@ -458,7 +458,7 @@ class Session:
         self,
         question: Question,
         cancel: CancelToken = NEVER_CANCELLED,
-        progress: Report = silent,
+        progress: OnProgress = silent,
     ) -> dict[str, Any]:
         """A small set of heads that changes the output when it is switched off, in addition to the
         question's gates.

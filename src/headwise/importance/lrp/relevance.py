@@ -28,7 +28,7 @@ from headwise.models.evaluation.soundness import refuse_unsound
 from headwise.models.evaluation.sums import SentenceSums, add_all, to_numpy
 from headwise.models.model import Model
 from headwise.models.processes import gather_values
-from headwise.models.tasks.batches import Batches, Fold, reporter
+from headwise.models.tasks.batches import Batches, Fold, share_within
 from headwise.models.tasks.objective import differentiable, on_device, predict, token_masks
 from headwise.models.token_rows import IGNORED, batch_spans
 
@@ -92,12 +92,12 @@ def relevance(
         names[reading]: SentenceSums(discovery.heads) for reading in (rule.signed, not rule.signed)
     }
     balance: dict[str, float] = defaultdict(float)
-    report = reporter(batches)
+    on_share = share_within(batches)
     with differentiable(model):
         for batch in batches:
             tensors = on_device(model, batch)
             for what, total in score_batch(
-                model, discovery, tensors, rule, mode, names, collected, report
+                model, discovery, tensors, rule, mode, names, collected, on_share
             ).items():
                 balance[what] += total
     whole: dict[str, float] = defaultdict(float)
@@ -134,9 +134,9 @@ def score_batch(
     mode: Mode,
     names: Mapping[bool, str],
     collected: Mapping[str, SentenceSums],
-    report: Callable[[float], None],
+    on_share: Callable[[float], None],
 ) -> dict[str, float]:
-    """Score one batch: add to the sums, and return the balance of relevance. report: gets the share that is done."""
+    """Score one batch: add to the sums, and return the balance of relevance. on_share: gets the share that is done."""
     every = (batch["labels"] != IGNORED).sum(1)
     if not every.any():
         return {"started": 0.0}
@@ -148,7 +148,7 @@ def score_batch(
     for sentences, part in parts_of_like_length(batch, most):
 
         def within(share: float, done: int = done, size: int = len(sentences)) -> None:
-            report((done + share * size) / len(every))
+            on_share((done + share * size) / len(every))
 
         flows, found = score_part(model, discovery, part, rule, mode, within)
         done += len(sentences)
@@ -207,7 +207,7 @@ def score_part(
     batch: Mapping[str, Tensor],
     rule: Rule,
     mode: Mode,
-    report: Callable[[float], None],
+    on_share: Callable[[float], None],
 ) -> tuple[dict[str, float], dict[tuple[bool, Site], tuple[Tensor, Tensor]]]:
     """The balance of relevance, and by reading (signed or not) and site the sums of the shares of heads B H, and over how
     many positions B."""
@@ -245,7 +245,7 @@ def score_part(
             walk = Walk(tape, rule, {number: start}, arrive)
             flows += [(what, total.sum()) for what, total in walk.balance.items()]
             flows += [("started", asked[:, steps].sum().to(rows.dtype)), ("handed on", start.sum())]
-            report(min(1.0, steps.stop / places.shape[1]))
+            on_share(min(1.0, steps.stop / places.shape[1]))
     balance: dict[str, float] = defaultdict(float)
     for (what, _), total in zip(flows, to_numpy([total for _, total in flows]), strict=True):
         balance[what] += float(total)

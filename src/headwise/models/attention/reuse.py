@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Site
-from headwise.core.progress import unreported
+from headwise.core.progress import silent_share
 from headwise.models.attention import kernel
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import Discovery
@@ -190,12 +190,12 @@ def tried(
     most: int,
     forward: Callable[[int], Tensor],
     unchanged: Tensor,
-    report: Callable[[float], None] = unreported,
+    on_share: Callable[[float], None] = silent_share,
 ) -> Tensor:
     """What a forward gives in each trial, T N. Trials that start in the same block share a forward.
 
     most: trials of one forward. forward: repeats the recorded batch so many times, and gives N numbers of each copy in a
-    row of its own. unchanged: those of the recorded forward, N, for trials that change nothing. report: gets the share of
+    row of its own. unchanged: those of the recorded forward, N, for trials that change nothing. on_share: gets the share of
     the trials that is done.
     """
     # trials that change nothing are in no group
@@ -206,7 +206,7 @@ def tried(
         with trying(model, discovery, kept, [trials[number] for number in group]):
             parts.append(forward(len(group)))
         order += group
-        report(len(order) / len(trials))
+        on_share(len(order) / len(trials))
     if order:
         out[torch.tensor(order, device=out.device)] = torch.cat(parts)
     return out

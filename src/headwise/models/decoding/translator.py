@@ -15,7 +15,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, Pre
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import Search
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.models.attention.backward import words_of
 from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
@@ -104,7 +104,7 @@ def translate(
     translator: Translator,
     sentences: Sequence[str],
     search: Search,
-    progress: Report = silent,
+    progress: OnProgress = silent,
     exactly: int | None = None,
 ) -> tuple[list[str], dict[str, Any]]:
     """Translate sentences, in their order.
@@ -285,7 +285,7 @@ def speeds(
     search: Search,
     tokens: int,
     rounds: int,
-    progress: Report = silent,
+    progress: OnProgress = silent,
 ) -> dict[str, tuple[float, float, float]]:
     """Tokens per second of decoding (median, least, most), by name.
 

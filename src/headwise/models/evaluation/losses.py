@@ -39,7 +39,7 @@ def measure_losses(
 
     def reading(place: int) -> Batches:
         """The text for one of several readings, whose progress goes on where that of the one before ends."""
-        return text.reporting(turn(text.progress, place, 1 + len(alone))) if alone else text
+        return text.with_progress(turn(text.progress, place, 1 + len(alone))) if alone else text
 
     silenced = removal_losses(task.hf, task.discovery, reading(0), [whole, *together])
     columns, tokens = [silenced[0]], silenced[1]

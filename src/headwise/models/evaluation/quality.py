@@ -13,7 +13,7 @@ import pandas as pd
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError, called_as, did_you_mean
 from headwise.core.options import Search, refuse_other_options
-from headwise.core.progress import Report, part, shown, turn
+from headwise.core.progress import OnProgress, part, shown, turn
 from headwise.core.qualities import NUMBER_COLUMNS, Number, said_itself
 from headwise.core.result import TableResult
 from headwise.core.tables import QUALITY
@@ -100,7 +100,7 @@ def evaluate(
     text: AnyText | Given,
     *,
     search: Search | None = None,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> Quality:
     """What models are worth, a row for each and each measure.
 
@@ -131,12 +131,12 @@ def evaluate(
     names = distinct_names(several)
     if search is not None:
         refuse_other_options(search, Search, "evaluate: search", "beam=4")
-    with shown("evaluate", progress) as report:
+    with shown("evaluate", progress) as on_progress:
         searched = search_of(first, search, read)
-        answering = report if searched is None else part(report, 0.0, ANSWERING)
+        answering = on_progress if searched is None else part(on_progress, 0.0, ANSWERING)
         rows = measured_rows(several, names, read, searched, answering)
         if searched is not None:
-            rows += speed_rows(several, names, read, searched, part(report, ANSWERING, 1.0))
+            rows += speed_rows(several, names, read, searched, part(on_progress, ANSWERING, 1.0))
             # stable: speeds come behind the qualities of their model
             rows.sort(key=lambda row: names.index(row[0]))
     table = QUALITY.of(rows)
@@ -217,7 +217,7 @@ def speed_rows(
     names: Sequence[str],
     text: AnyText,
     search: Search,
-    progress: Report,
+    progress: OnProgress,
 ) -> list[ResultRow]:
     """How fast models decode the first sentences of a text, a row for each."""
     assert isinstance(text, ParallelText)
@@ -270,7 +270,7 @@ def measured_rows(
     names: Sequence[str],
     text: AnyText,
     search: Search | None,
-    progress: Report,
+    progress: OnProgress,
 ) -> list[ResultRow]:
     """What models answer on a text, in rows."""
     every: list[Answers] = []

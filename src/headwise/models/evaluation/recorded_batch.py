@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.heads import Site
-from headwise.core.progress import unreported
+from headwise.core.progress import silent_share
 from headwise.models.attention.discover import Discovery
 from headwise.models.attention.output import run_layers
 from headwise.models.attention.reuse import ForwardRecord, Trial, tried
@@ -101,29 +101,29 @@ class RecordedBatch:
         return torch.cat([lost.view(copies, -1), words.view(copies, -1).to(lost)], 1)
 
     def losses_and_words_in(
-        self, trials: Sequence[Trial], report: Callable[[float], None] = unreported
+        self, trials: Sequence[Trial], on_share: Callable[[float], None] = silent_share
     ) -> tuple[Tensor, Tensor]:
         """The loss of each sentence, and the word that is held most likely at each of the N places, in the recorded forward
         and in each trial: (1 + T) B and (1 + T) N."""
         whole = self.losses_and_words_again(1)[0]
         # As ablation has it, so that both give the same change.
         whole[: len(self.losses)] = self.losses
-        others = self.tried(trials, self.losses_and_words_again, whole, report)
+        others = self.tried(trials, self.losses_and_words_again, whole, on_share)
         both = torch.cat([whole[None], others])
         return both[:, : len(self.losses)], both[:, len(self.losses) :].long()
 
     def losses_in(
-        self, trials: Sequence[Trial], report: Callable[[float], None] = unreported
+        self, trials: Sequence[Trial], on_share: Callable[[float], None] = silent_share
     ) -> Tensor:
         """The loss of each sentence in each trial, T B."""
-        return self.tried(trials, self.losses_again, self.losses, report)
+        return self.tried(trials, self.losses_again, self.losses, on_share)
 
     def tried(
         self,
         trials: Sequence[Trial],
         forward: Callable[[int], Tensor],
         unchanged: Tensor,
-        report: Callable[[float], None] = unreported,
+        on_share: Callable[[float], None] = silent_share,
     ) -> Tensor:
         """What a forward gives in each trial, T N (`reuse.tried`)."""
         lengths = [there.shape[1] for there in self.there.values()]
@@ -131,5 +131,5 @@ class RecordedBatch:
         together = max(1, FORWARD_POSITIONS // (len(self.losses) * longest))
 
         return tried(
-            self.model, self.discovery, self.kept, trials, together, forward, unchanged, report
+            self.model, self.discovery, self.kept, trials, together, forward, unchanged, on_share
         )

@@ -23,7 +23,7 @@ from headwise.models.evaluation.recorded_batch import RecordedBatch
 from headwise.models.evaluation.soundness import refuse_unsound, sound
 from headwise.models.evaluation.sums import of_documents, to_numpy
 from headwise.models.processes import failing_together, gather_batches
-from headwise.models.tasks.batches import reporter
+from headwise.models.tasks.batches import share_within
 from headwise.models.tasks.objective import (
     asked_places,
     asked_tokens,
@@ -74,7 +74,7 @@ def trial_losses(
     """As `removal_losses`, with outputs of heads changed in any way: the loss of every sentence in each trial. trials_of:
     from a batch to its trials, as many for each. reuse: as of `recordings`."""
     parts: list[np.ndarray] = []
-    within = reporter(batches)
+    within = share_within(batches)
     with failing_together(), evaluating(model), torch.no_grad():
         for batch in recordings(model, discovery, batches, reuse):
             by_sentence = batch.losses_in(trials_of(batch), within).T

@@ -12,19 +12,19 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from headwise.core.progress import Report, silent, unreported
+from headwise.core.progress import OnProgress, silent, silent_share
 from headwise.models.tasks.objective import source_places
 from headwise.models.token_rows import IGNORED
 
 
-class Reported(ABC):
+class WithProgress(ABC):
     """Batches that say how much of a text was read, each time they are read.
 
     progress: gets the share and a word on what was read. total: the weight of the whole text; `weight` is that of a
     batch. time_limit: the seconds that measures of a sample may take together; None: they read the whole text, too.
     """
 
-    progress: Report
+    progress: OnProgress
     total: float
     time_limit: float | None = None
     done = 0.0  # the weight of the text before the present batch
@@ -67,21 +67,21 @@ class Reported(ABC):
         self.progress(min(1.0, done / self.total), self.words(read))
 
 
-def reporter(batches: object) -> Callable[[float], None]:
-    """What tells how much of the present batch is done; for batches that report nothing, it says nothing."""
-    return batches.within if isinstance(batches, Reported) else unreported
+def share_within(batches: object) -> Callable[[float], None]:
+    """What gets the share of the present batch that is done; for batches without progress nobody hears of it."""
+    return batches.within if isinstance(batches, WithProgress) else silent_share
 
 
-def unreported_batches(batches: Any) -> Any:
-    """The same batches, which report nothing: for a short look at a text before it is read."""
-    if not isinstance(batches, Reported):
+def without_progress(batches: Any) -> Any:
+    """The same batches, which show none: for a short look at a text before it is read."""
+    if not isinstance(batches, WithProgress):
         return batches
     other = copy.copy(batches)
     other.progress = silent
     return other
 
 
-class Batches(Reported):
+class Batches(WithProgress):
     """The batches of a text for a model, as often as wanted; of several processes, each gets every n-th batch.
 
     data: the text as token ids. provides: what measures may ask for. progress: gets the share of the text that was read; a
@@ -98,7 +98,7 @@ class Batches(Reported):
         text: Any,
         data: Any,
         provides: Collection[str],
-        progress: Report = silent,
+        progress: OnProgress = silent,
         languages: str = "",
     ) -> None:
         self.text = text
@@ -171,7 +171,7 @@ class Batches(Reported):
         left_out = f"left out: {self.left_out}" if self.left_out else ""
         return "; ".join(words for words in (read, self.languages, left_out, self.made) if words)
 
-    def reporting(self, progress: Report, by_token: bool = False) -> Batches:
+    def with_progress(self, progress: OnProgress, by_token: bool = False) -> Batches:
         """The same with another progress."""
         other = copy.copy(self)
         other.progress = progress
@@ -190,11 +190,11 @@ class Batches(Reported):
         return batches
 
 
-class Fold(Reported):
+class Fold(WithProgress):
     """Every other sentence, counted as per-sentence sums count them: the even ones (0) or the odd ones (1). All windows
     of a long document are in one."""
 
-    def __init__(self, batches: Batches, which: int, progress: Report = silent) -> None:
+    def __init__(self, batches: Batches, which: int, progress: OnProgress = silent) -> None:
         self.batches = batches
         self.which = which
         self.progress = progress
@@ -237,7 +237,7 @@ class Fold(Reported):
                 yield {name: tensor[mine] for name, tensor in batch.items()}
 
 
-class Shuffled(Reported):
+class Shuffled(WithProgress):
     """All sentences of a text in small batches in random order: those that are read first are a random sample of it.
     Windows of long documents are drawn like sentences.
 
@@ -245,7 +245,7 @@ class Shuffled(Reported):
     length: batches of like length would be a sample of clusters, whose intervals are too narrow.
     """
 
-    def __init__(self, batches: Batches, seed: int, tokens: int, progress: Report) -> None:
+    def __init__(self, batches: Batches, seed: int, tokens: int, progress: OnProgress) -> None:
         self.batches = batches
         self.seed = seed
         self.tokens = tokens

@@ -14,7 +14,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap
 from headwise.core.layout import HeadMask
 from headwise.core.options import Search
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.core.qualities import PERPLEXITY
 from headwise.data.text import PromptPairs, Text
 from headwise.models.evaluation.losses import measure_losses
@@ -60,7 +60,7 @@ class LanguageModel(Task):
         return Lines(text, self.tokenizer, self.longest, self.causal, self.stride)
 
     def quality_batches(
-        self, text: Any, progress: Report = silent, search: Search | None = None
+        self, text: Any, progress: OnProgress = silent, search: Search | None = None
     ) -> Batches:
         self.refuse_prompts(text)
         return super().quality_batches(text, progress, search)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import Folder, below, digest
 from headwise.core.options import Search
-from headwise.core.progress import Report, part
+from headwise.core.progress import OnProgress, part
 from headwise.data.text import ParallelText, Text
 from headwise.models.attention.offload import refuse_offloaded
 from headwise.models.decoding.translator import Generate, translate
@@ -37,7 +37,7 @@ class OwnTranslations(ParallelText):
 
 
 def own_translations(
-    hf: PreTrainedModel, tokenizer: Any, name: str, text: Text, progress: Report, outline: bool
+    hf: PreTrainedModel, tokenizer: Any, name: str, text: Text, progress: OnProgress, outline: bool
 ) -> OwnTranslations:
     """The sentences of a text with a model's own translations of them, made once: they are kept in the user's cache folder,
     by the fingerprints of model and text, and a killed run goes on there. Pairs with an empty translation are left out,

@@ -13,7 +13,7 @@ from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap, as_rows
 from headwise.core.options import Search
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.core.qualities import ACCURACY
 from headwise.data.tagged import WORDS, TaggedText, is_tagged
 from headwise.data.text import Text
@@ -64,7 +64,7 @@ class Tagging(Task):
         return super().text_of(given)
 
     def quality_batches(
-        self, text: Any, progress: Report = silent, search: Search | None = None
+        self, text: Any, progress: OnProgress = silent, search: Search | None = None
     ) -> Batches:
         self.check_quality(text)
         return super().quality_batches(text, progress, search)

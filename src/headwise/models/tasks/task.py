@@ -22,7 +22,7 @@ from headwise.core.errors import HeadwiseError, few_names, shown_value
 from headwise.core.heads import HeadMap, Kind
 from headwise.core.layout import HeadMask
 from headwise.core.options import GateTraining, Greedy, Search, Train, several
-from headwise.core.progress import Report, silent, turn
+from headwise.core.progress import OnProgress, silent, turn
 from headwise.core.qualities import Number, QualityMeasure
 from headwise.data.lines import is_file, named_files
 from headwise.data.store import AnyText
@@ -182,7 +182,9 @@ class Task(ABC):
                 f"{self.model_name} is a {kind}, which needs {self.needs}, and was given {shown_value(text)}."
             )
 
-    def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
+    def completed(
+        self, text: Any, progress: OnProgress | None = None, outline: bool = False
+    ) -> Any:
         """A text as the model works on it, with what the model itself must add: a translation model writes the targets of
         one-sided text. Raises HeadwiseError as `check`.
 
@@ -236,7 +238,7 @@ class Task(ABC):
             f"{self.model_name} reads {reads}, not text: give a list of its own batches."
         )
 
-    def batches(self, text: Any, progress: Report = silent) -> Batches:
+    def batches(self, text: Any, progress: OnProgress = silent) -> Batches:
         """The batches that the model is scored on: of a text, or those of a user (`OwnInputs`).
 
         progress: gets the share of the sentences that were read. Raises HeadwiseError for text of another sort than
@@ -261,7 +263,7 @@ class Task(ABC):
         return Batches(text, data, self.provides_of(text), progress, self.languages)
 
     def quality_batches(
-        self, text: Any, progress: Report = silent, search: Search | None = None
+        self, text: Any, progress: OnProgress = silent, search: Search | None = None
     ) -> Batches:
         """The batches that a model's quality is measured on: as `batches`, but of a text that has a quality.
 
@@ -288,10 +290,12 @@ class Task(ABC):
         again.
         """
         if whole is None:
-            whole = self.own_answers(batches.reporting(turn(batches.progress, 0, 1 + len(masks))))
+            whole = self.own_answers(
+                batches.with_progress(turn(batches.progress, 0, 1 + len(masks)))
+            )
         smaller = []
         for number, mask in enumerate(masks, start=1):
-            share = batches.reporting(turn(batches.progress, number, 1 + len(masks)))
+            share = batches.with_progress(turn(batches.progress, number, 1 + len(masks)))
             if cut is not None:
                 smaller.append(cut(mask).own_answers(share))
                 continue

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from headwise.core.answers import Answers
 from headwise.core.heads import HeadMap, Kind
 from headwise.core.options import Search
-from headwise.core.progress import Report, shown, silent
+from headwise.core.progress import OnProgress, shown, silent
 from headwise.core.qualities import AGREEMENT, BLEU, CHRF, QualityMeasure
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, Text
@@ -75,13 +75,17 @@ class Translation(Task):
         text_class: type[ParallelText | Text] = Text if one_sided(spec) else ParallelText
         return text_class.open(spec, cache=cache)
 
-    def completed(self, text: Any, progress: Report | None = None, outline: bool = False) -> Any:
+    def completed(
+        self, text: Any, progress: OnProgress | None = None, outline: bool = False
+    ) -> Any:
         text = self.text_of(text)
         if not isinstance(text, Text):
             return super().completed(text)
         self.check_generates()
-        with shown("the model's own translations", progress) as report:
-            return own_translations(self.hf, self.tokenizer, self.model_name, text, report, outline)
+        with shown("the model's own translations", progress) as on_progress:
+            return own_translations(
+                self.hf, self.tokenizer, self.model_name, text, on_progress, outline
+            )
 
     def unread(self, text: Any) -> Any:
         text = self.text_of(text)
@@ -121,7 +125,7 @@ class Translation(Task):
         return AGREEMENT if getattr(text, "made", "") else BLEU
 
     def quality_batches(
-        self, text: Any, progress: Report = silent, search: Search | None = None
+        self, text: Any, progress: OnProgress = silent, search: Search | None = None
     ) -> Searched:
         self.check_quality()
         pairs = self.completed(text)
@@ -175,7 +179,7 @@ class Searched(Batches):
     tokens only the beginning. search: how."""
 
     def __init__(
-        self, task: Translation, text: ParallelText, progress: Report, search: Search
+        self, task: Translation, text: ParallelText, progress: OnProgress, search: Search
     ) -> None:
         super().__init__(text, AllPairs(len(text)), task.provides, progress)
         self.search = search

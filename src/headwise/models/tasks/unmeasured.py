@@ -11,7 +11,7 @@ from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import HeadMap
 from headwise.core.options import Search
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.core.qualities import ACCURACY
 from headwise.data.text import Text
 from headwise.models.tasks.batches import Batches
@@ -48,7 +48,7 @@ class Unmeasured(Task):
         )
 
     def quality_batches(
-        self, text: Any, progress: Report = silent, search: Search | None = None
+        self, text: Any, progress: OnProgress = silent, search: Search | None = None
     ) -> Batches:
         self.check_quality()
         return super().quality_batches(text, progress, search)

@@ -39,7 +39,7 @@ from headwise.core.errors import HeadwiseError, WriteError
 from headwise.core.folders import write_text
 from headwise.core.heads import Site
 from headwise.core.options import Training
-from headwise.core.progress import Report, silent
+from headwise.core.progress import OnProgress, silent
 from headwise.models.attention.backward import passing_gradients
 from headwise.models.attention.capture import capture
 from headwise.models.attention.discover import Discovery, evaluating
@@ -68,7 +68,7 @@ class TrainingRun:
     recipe: Training
     work: Path
     seed: int = 1
-    progress: Report = silent
+    progress: OnProgress = silent
     say: Callable[[str], None] = warnings.warn
     whole: nn.Module | None = None
 
@@ -238,7 +238,7 @@ class Watch(TrainerCallback):
     It has no state: the history is in the checkpoints, so a resumed run stops where an uninterrupted one does.
     """
 
-    def __init__(self, patience: int | None, progress: Report) -> None:
+    def __init__(self, patience: int | None, progress: OnProgress) -> None:
         self.patience, self.progress = patience, progress
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
