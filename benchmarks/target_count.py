@@ -47,7 +47,7 @@ from headwise.models.decoding.bleu import translation_answers
 from headwise.models.decoding.translator import Generate, translate
 from headwise.models.loading import load
 from headwise.models.training.token_batches import Encoded
-from headwise.models.training.trainer import TrainingRun
+from headwise.models.training.trainer import TrainingSetup
 from headwise.pruning.with_gates import prune_by_training
 from headwise.study.plan import Plan, read_plan
 from headwise.study.study import run_study
@@ -122,7 +122,7 @@ class Bench:
         model, work = load(self.folder / "model"), self.out / "work" / run.name
         fresh, start = not work.exists(), time.process_time()
         recipe = self.plan.training.model_copy(update={"batch_tokens": BATCH})
-        training = TrainingRun(self.data, self.dev, recipe, work, self.plan.seed)
+        training = TrainingSetup(self.data, self.dev, recipe, work, self.plan.seed)
         goal = {"penalty": run.penalty, "keep": run.keep, "kinds": list(run.kinds)}
         pruned = prune_by_training(model, training, Gates.model_validate(TUNING | goal))
         seconds = time.process_time() - start

@@ -137,7 +137,7 @@ def train_headwise(options: argparse.Namespace) -> None:
     from headwise.core.options import Architecture, Training
     from headwise.models.attention.discover import discover
     from headwise.models.token_rows import IGNORED
-    from headwise.models.training.trainer import TrainingRun, train_model
+    from headwise.models.training.trainer import TrainingSetup, train_model
     from headwise.models.training.translation_model import build_model
 
     shape = Architecture(
@@ -186,7 +186,7 @@ def train_headwise(options: argparse.Namespace) -> None:
     work = options.work / "headwise-model"
     shutil.rmtree(work, ignore_errors=True)
     train_model(
-        model, tokenizer, discovery, TrainingRun(data, data, recipe, work), callbacks=[Paced()]
+        model, tokenizer, discovery, TrainingSetup(data, data, recipe, work), callbacks=[Paced()]
     )
 
 

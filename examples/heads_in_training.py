@@ -39,7 +39,7 @@ from headwise.core.progress import Progress, silent
 from headwise.data.text import ParallelText
 from headwise.models.model import Model
 from headwise.models.training.tokenizer import learn_subwords
-from headwise.models.training.trainer import TrainingRun, converge
+from headwise.models.training.trainer import TrainingSetup, converge
 from headwise.models.training.translation_model import build_model
 from headwise.roles.role import category
 from headwise.roles.role_data import RoleTexts
@@ -156,7 +156,7 @@ def main() -> None:
         model = model.only(layout, grow=True)
     sentences = list(islice(Treebank.read(*plan.roles.treebank), SENTENCES))
     recipe, limit, progress = plan.training, plan.model.max_length, Progress()
-    training = TrainingRun(
+    training = TrainingSetup(
         model.task.training_data(text, recipe.batch_tokens, given.out / "cache", limit),
         model.task.training_data(dev, recipe.batch_tokens, limit=limit),
         recipe,

@@ -37,7 +37,7 @@ from headwise.core.layout import HeadMask
 from headwise.core.qualities import BLEU, CHRF, Number
 from headwise.data.text import Text
 from headwise.models.decoding.bleu import translation_answers
-from headwise.models.training.trainer import TrainingRun
+from headwise.models.training.trainer import TrainingSetup
 from headwise.pruning.fine_tuning import tune
 
 COUNTS = [10, 24, 4, 16, 1]  # of encoder heads that stay
@@ -139,7 +139,7 @@ class Curve:
         )
         how = hw.Greedy(kinds=["encoder-self"], train="distil", epochs=self.epochs, warmup=WARMUP)
         with tempfile.TemporaryDirectory() as folder:
-            run = TrainingRun(data, dev, TRAINING, Path(folder), seed)
+            run = TrainingSetup(data, dev, TRAINING, Path(folder), seed)
             mask = HeadMask.full(self.model.heads).without(removed)
             return tune(self.model, run, how, ("encoder-self",), mask).model
 

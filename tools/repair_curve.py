@@ -32,7 +32,7 @@ from headwise.core.qualities import BLEU, CHRF
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.evaluation.last_states import Inputs
 from headwise.models.model import Model
-from headwise.models.training.trainer import TrainingRun
+from headwise.models.training.trainer import TrainingSetup
 from headwise.pruning.fine_tuning import tune
 from headwise.pruning.greedy import RemovalScore, mask_without, removal_orders, removal_score
 from headwise.pruning.repair import DEV_TOKENS, Repairs, inputs_of_text
@@ -125,7 +125,7 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
         )
         start = hw.load(work / f"{count}.repaired.seed-{options.seed}")
         with tempfile.TemporaryDirectory() as folder:
-            run = TrainingRun(data, judged, TRAINING, Path(folder), options.seed)
+            run = TrainingSetup(data, judged, TRAINING, Path(folder), options.seed)
             return tune(model, run, how, ("encoder-self",), mask_of(count), start).model
 
     ways: dict[str, Any] = {"cut": cut, "repaired": repaired}

@@ -35,7 +35,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.head_rows import heads_in, of_kind, of_measure, values_by_head
 from headwise.faces.report.kept_heads import by_layer
 from headwise.faces.report.models import OTHERS, ModelRow, change_text, measured, tested_text
-from headwise.faces.report.page import Table, section, table
+from headwise.faces.report.page import PageTable, section, table
 from headwise.faces.report.quality_curves import run_points, runs_panel
 from headwise.faces.report.role_tables import reads_text, with_categories
 from headwise.faces.report.run_folder import RunContents
@@ -166,7 +166,7 @@ def rows_of_papers(name: str) -> list[dict[str, str]]:
         return [*csv.DictReader(file)]
 
 
-def claims_table(run: RunContents) -> Table | None:
+def claims_table(run: RunContents) -> PageTable | None:
     """A row for each claim. A model that does not translate yet can neither support nor contradict one."""
     rows = []
     for claim in rows_of_papers("claims.csv"):

@@ -18,7 +18,7 @@ from headwise.models.model import Model
 from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.token_batches import Encoded
 from headwise.models.training.tokenizer import learn_subwords
-from headwise.models.training.trainer import TrainingRun, train_model
+from headwise.models.training.trainer import TrainingSetup, train_model
 from headwise.models.training.translation_model import build_model
 from headwise.pruning.gate_training import Pruned
 from headwise.pruning.with_gates import prune_by_training
@@ -38,8 +38,8 @@ class Bench:
     data: Encoded
     dev: Encoded
 
-    def training(self, work: Path, recipe: Training = TRAINING, seed: int = 5) -> TrainingRun:
-        return TrainingRun(self.data, self.dev, recipe, work, seed)
+    def training(self, work: Path, recipe: Training = TRAINING, seed: int = 5) -> TrainingSetup:
+        return TrainingSetup(self.data, self.dev, recipe, work, seed)
 
     def prune(
         self,
@@ -82,5 +82,5 @@ def trained(work: Path) -> Bench:
         Encoded(ParallelText.from_pairs(part), tokenizer, SHAPE.max_length) for part in (pairs, dev)
     )
     hf = build_model(SHAPE, tokenizer, seed=1)
-    train_model(hf, tokenizer, discover(hf), TrainingRun(data, held_out, TRAINING, work))
+    train_model(hf, tokenizer, discover(hf), TrainingSetup(data, held_out, TRAINING, work))
     return Bench(Model(hf, tokenizer, "tiny"), data, held_out)

@@ -23,7 +23,7 @@ from headwise.models.attention.discover import discover
 from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.models.training.token_batches import Encoded
-from headwise.models.training.trainer import TrainingRun, average, converge, train_model
+from headwise.models.training.trainer import TrainingSetup, average, converge, train_model
 from headwise.models.training.translation_model import build_model
 from headwise.pruning.control_case import Case
 from headwise.pruning.control_models import (
@@ -149,7 +149,7 @@ def copying(count: int, seed: int) -> ParallelText:
     return ParallelText.from_pairs([(line, line) for line in lines])
 
 
-def case_of(full: Model, shape: Architecture, mask: HeadMask, run: TrainingRun) -> Case:
+def case_of(full: Model, shape: Architecture, mask: HeadMask, run: TrainingSetup) -> Case:
     """What a study gives to a control of the pruned model with this layout."""
 
     def untrained(shape: Architecture) -> Model:
@@ -184,7 +184,7 @@ class TestFromScratch:
         changes = {"epochs": 8, "batch_tokens": 100, "learning_rate": 1e-2, "warmup": 20}
         recipe = TRAINING.model_copy(update={**changes, "average": 2})
         mask = some(discover(build_model(shape, tokenizer, 1)).heads)
-        run = TrainingRun(data, dev, recipe, tmp_path / "work")
+        run = TrainingSetup(data, dev, recipe, tmp_path / "work")
         full = Model(build_model(shape, tokenizer, 1), tokenizer, "full")
         trained = from_scratch(case_of(full, shape, mask, run))
         model, facts = trained.model, trained.facts

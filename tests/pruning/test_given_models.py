@@ -23,7 +23,7 @@ from headwise.models.tasks import translation
 from headwise.models.training import trainer
 from headwise.models.training.dropout import dropout_of
 from headwise.models.training.loss import lost_states
-from headwise.models.training.trainer import TokenTrainer, TrainingRun, train_model
+from headwise.models.training.trainer import TokenTrainer, TrainingSetup, train_model
 from headwise.pruning import fine_tuning, harm
 from headwise.pruning.fine_tuning import loss_on_dev, tune
 from headwise.pruning.gate_training import GateSchedule
@@ -173,7 +173,7 @@ class TestDistillation:
         data = model.task.training_data(pairs(40), 48)
         same = model.only(hw.HeadMask.full(model.heads))
         recipe = SMALL.model_copy(update={"epochs": 2, "learning_rate": 1e-12})
-        run = TrainingRun(data, data, recipe, tmp_path, whole=model.hf.get_encoder())
+        run = TrainingSetup(data, data, recipe, tmp_path, whole=model.hf.get_encoder())
         train_model(same.hf, same.tokenizer, same.discovery, run)
         log = pd.read_csv(tmp_path / "log.csv")
         losses = log.value[log.measure == "loss"]
@@ -236,7 +236,7 @@ class TestDistillation:
     def test_the_whole_model_has_nothing_to_learn(self, tmp_path: Path) -> None:
         model = asker()
         data = model.task.training_data(pairs(40), 48)
-        run = TrainingRun(data, data, SMALL, tmp_path)
+        run = TrainingSetup(data, data, SMALL, tmp_path)
         how = Gates(**FAST, train="distil", kinds=["encoder-self"])
         done = tune(model, run, how, ("encoder-self",), hw.HeadMask.full(model.heads))
         assert equal(done.model, model) and done.cost["updates"] == 0
@@ -334,11 +334,11 @@ class TestHarmIsSaidEarly:
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(harm, "SOON", 0.0)
 
-    def training(self, model: hw.Model, folder: Path) -> tuple[TrainingRun, list[str]]:
+    def training(self, model: hw.Model, folder: Path) -> tuple[TrainingSetup, list[str]]:
         """A training, and the list that it says sentences to."""
         data, dev = (model.task.training_data(text, 48) for text in (lines(40), lines(6, 9)))
         said: list[str] = []
-        return TrainingRun(data, dev, SMALL, folder, say=said.append), said
+        return TrainingSetup(data, dev, SMALL, folder, say=said.append), said
 
     def said(self, folder: Path, **options: Any) -> list[str]:
         """What the control `fine-tuned` says while it trains."""

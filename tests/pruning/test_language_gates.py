@@ -22,7 +22,13 @@ from headwise.models.loading import load
 from headwise.models.model import Model
 from headwise.models.training.language import Packed
 from headwise.models.training.loss import dev_loss, loss_forward
-from headwise.models.training.trainer import Gated, Training, TrainingRun, checkpoints, train_model
+from headwise.models.training.trainer import (
+    Gated,
+    Training,
+    TrainingSetup,
+    checkpoints,
+    train_model,
+)
 from headwise.pruning import gate_training
 from headwise.pruning.gate_training import Pruned
 from headwise.pruning.with_gates import prune_by_training
@@ -84,7 +90,7 @@ class Trained:
             hf,
             tokenizer,
             discovery,
-            TrainingRun(self.data, self.dev, RECIPE, work),
+            TrainingSetup(self.data, self.dev, RECIPE, work),
             Gated({self.site: lambda: only}),
         )
         with torch.no_grad():
@@ -100,8 +106,8 @@ class Trained:
                     rows[[i for i in range(32) if i // 8 != DECISIVE]] = 0.0
         self.model = Model(hf, tokenizer, family)
 
-    def training(self, work: Path) -> TrainingRun:
-        return TrainingRun(self.data, self.dev, RECIPE, work, seed=3)
+    def training(self, work: Path) -> TrainingSetup:
+        return TrainingSetup(self.data, self.dev, RECIPE, work, seed=3)
 
     def loss(self, model: Model) -> float:
         with loss_forward(model.hf):
@@ -124,7 +130,7 @@ def model(trained: Trained) -> Model:
 
 
 def closed(
-    model: Model, training: TrainingRun, options: Gates, trained: Trained, penalty: float
+    model: Model, training: TrainingSetup, options: Gates, trained: Trained, penalty: float
 ) -> Pruned:
     goal = {"penalty": penalty, "kinds": (trained.site.kind,)}
     return prune_by_training(model, training, options.model_copy(update=goal))

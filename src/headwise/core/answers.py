@@ -118,10 +118,10 @@ class Answers:
         """The statistics of a model that its quality is computed from: units x S."""
         return self.stats[:, model, slice(*self.quality.columns)]
 
-    def resampled(self, table: np.ndarray, model: int) -> np.ndarray:
-        """The values of a model. table: how often each unit is drawn, resamples x units; returns resamples."""
+    def resampled(self, times: np.ndarray, model: int) -> np.ndarray:
+        """The values of a model. times: how often each unit is drawn, resamples x units; returns resamples."""
         assert self.quality.value is not None
-        return self.quality.value(table @ self.own(model))
+        return self.quality.value(times @ self.own(model))
 
     def value(self, model: int = 0) -> float:
         """The quality of a model on the text."""
@@ -130,8 +130,8 @@ class Answers:
 
     def drawn(self, model: int = 0, seed: int = 0) -> np.ndarray:
         """The quality of a model in every resample of the units (RESAMPLES)."""
-        tables = draws(len(self.weights), seed)
-        return np.concatenate([self.resampled(table, model) for table in tables])
+        parts = draws(len(self.weights), seed)
+        return np.concatenate([self.resampled(times, model) for times in parts])
 
     def bounds(self, value: float, drawn: np.ndarray) -> tuple[float, float]:
         """The 95 % interval of a value, or of a change, from its resamples."""
@@ -276,14 +276,14 @@ class Similarities(Answers):
         """Whether a model would be compared with itself."""
         return np.array_equal(self.stats[:, model, 0], self.reference)
 
-    def resampled(self, table: np.ndarray, model: int) -> np.ndarray:
+    def resampled(self, times: np.ndarray, model: int) -> np.ndarray:
         """A pair counts as often as the product of how often its members are drawn."""
         if self.is_reference(model):
-            return np.full(len(table), 100.0)
+            return np.full(len(times), 100.0)
         # Sentences are drawn, not pairs: pairs that share a sentence are not independent.
         places = np.unique(self.members, return_inverse=True)[1].reshape(self.members.shape)
         # A pair of two sentences drawn twice and three times counts six times.
-        weights = (row[places].prod(1) for row in table)
+        weights = (row[places].prod(1) for row in times)
         return 100 * rank_correlations(self.stats[:, model, 0], self.reference, weights)
 
     def bounds(self, value: float, drawn: np.ndarray) -> tuple[float, float]:

@@ -30,7 +30,7 @@ NEARLY_NOTHING = 1e-9  # in the place of a divisor that is 0 or less
 ROUNDING = 1e-9
 ROUNDED = 1e-6  # of a number, what sums in float32 may be off
 ALIKE = 1e-16  # the variance of a share between clusters below which they are alike
-_TABLE = 50  # resamples held in memory together
+_DRAWN_TOGETHER = 50  # resamples held in memory together
 _CACHED = 50_000  # tables of so many units at most stay in memory: 50 MB
 
 
@@ -114,31 +114,31 @@ def at_percentile(ordered: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def draws(units: int, seed: int, dtype: type[np.floating] = np.float64) -> Iterator[np.ndarray]:
-    """How often each unit is drawn: tables of resamples x units, RESAMPLES rows in all.
+    """How often each unit is drawn: arrays of resamples x units, RESAMPLES rows in all.
 
     With many units, only a few resamples are in memory at once. They are drawn by counting random numbers, which takes a
     tenth of the time of a multinomial draw.
     """
     if units <= _CACHED:
-        for number in range(RESAMPLES // _TABLE):
-            yield _table(units, seed, number).astype(dtype)
+        for number in range(RESAMPLES // _DRAWN_TOGETHER):
+            yield _times_drawn(units, seed, number).astype(dtype)
         return
     random = np.random.default_rng((seed, units))
-    # As many numbers at once as in the largest table that is kept.
-    rows = max(1, _TABLE * _CACHED // units)
+    # As many numbers at once as in the largest array that is kept.
+    rows = max(1, _DRAWN_TOGETHER * _CACHED // units)
     for first in range(0, RESAMPLES, rows):
-        table = np.empty((min(rows, RESAMPLES - first), units), dtype)
-        for row in table:
+        times = np.empty((min(rows, RESAMPLES - first), units), dtype)
+        for row in times:
             row[:] = np.bincount(random.integers(units, size=units), minlength=units)
-        yield table
+        yield times
 
 
-@lru_cache(maxsize=RESAMPLES // _TABLE)
-def _table(units: int, seed: int, number: int) -> np.ndarray:
-    # A generator for each table: one that fell out of the cache comes out the same again.
+@lru_cache(maxsize=RESAMPLES // _DRAWN_TOGETHER)
+def _times_drawn(units: int, seed: int, number: int) -> np.ndarray:
+    # A generator for each array: one that fell out of the cache comes out the same again.
     random = np.random.default_rng((seed, number))
-    table = random.multinomial(units, np.full(units, 1 / units), size=_TABLE)
-    return table.astype(np.uint8)  # that a unit is drawn 256 times has a probability below 1e-500
+    times = random.multinomial(units, np.full(units, 1 / units), size=_DRAWN_TOGETHER)
+    return times.astype(np.uint8)  # that a unit is drawn 256 times has a probability below 1e-500
 
 
 def bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
@@ -147,8 +147,8 @@ def bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     if len(counts) == 1:
         return np.full((RESAMPLES, sums.shape[1]), np.nan)
     return np.concatenate(
-        # A table says how often each unit was drawn, so a product sums a resample.
-        [(table @ sums) / (table @ counts)[:, None] for table in draws(len(counts), seed)]
+        # They say how often each unit was drawn, so a product sums a resample.
+        [(times @ sums) / (times @ counts)[:, None] for times in draws(len(counts), seed)]
     )
 
 
@@ -385,8 +385,8 @@ def ratio_interval(
     With them there is an interval also where all units are alike: the `unseen_share` may have such ratios.
     """
     flat, below = sums.reshape(len(sums), -1), divisors.reshape(len(sums), -1)
-    tables = draws(len(sums), seed, np.float32)
-    drawn = np.concatenate([(table @ flat) / (table @ below) for table in tables]).reshape(
+    drawn_times = draws(len(sums), seed, np.float32)
+    drawn = np.concatenate([(times @ flat) / (times @ below) for times in drawn_times]).reshape(
         -1, *value.shape
     )
     drawn = np.where(np.isfinite(drawn), drawn, value)
@@ -513,15 +513,15 @@ def largest_t_p(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     by_size = rest * counts[:, None]
     extreme = np.zeros(len(found))
     resampled = 0
-    for table in draws(len(counts), seed):
-        total = table @ rest
-        mean = total / (table @ counts)[:, None]
+    for times in draws(len(counts), seed):
+        total = times @ rest
+        mean = total / (times @ counts)[:, None]
         # Σ (s − r c)² multiplied out: an array of resamples x units x ratios would not fit into memory.
-        squares = table @ rest**2 - 2 * mean * (table @ by_size)
-        squares += mean**2 * (table @ counts**2)[:, None]
+        squares = times @ rest**2 - 2 * mean * (times @ by_size)
+        squares += mean**2 * (times @ counts**2)[:, None]
         largest = np.abs(total) / np.sqrt(np.maximum(squares, 1e-300))
         extreme += (largest.max(1)[:, None] >= found).sum(0)
-        resampled += len(table)
+        resampled += len(times)
     p[varies] = (extreme + 1) / (resampled + 1)
     return p
 

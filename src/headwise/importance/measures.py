@@ -108,7 +108,7 @@ class Measure(Declaration):
     @property
     def price(self) -> str:
         """Its cost in words."""
-        return " + ".join(f"{count:g} {unit}" for unit, count in self.cost.items())
+        return " + ".join(f"{count:g} {what}" for what, count in self.cost.items())
 
 
 measure = Declarations(

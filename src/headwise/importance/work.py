@@ -40,7 +40,7 @@ class Workload:
         for label, names in passes(measures).items():
             # all measures of a pass share its cost
             cost = measure[names[0]].cost
-            forwards[label] = sum(count * each[unit] for unit, count in cost.items())
+            forwards[label] = sum(count * each[what] for what, count in cost.items())
         return forwards
 
     def of_measures(self, measures: Iterable[str]) -> float:

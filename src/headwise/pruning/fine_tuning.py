@@ -16,7 +16,7 @@ from headwise.models.attention.discover import same_gradients
 from headwise.models.model import Model
 from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.trainer import (
-    TrainingRun,
+    TrainingSetup,
     average,
     dev_losses,
     train_model,
@@ -45,7 +45,7 @@ class Tuned:
 
 def tune(
     model: Model,
-    training: TrainingRun,
+    training: TrainingSetup,
     options: GateTraining | Greedy,
     kinds: tuple[Kind, ...],
     mask: HeadMask,
@@ -73,7 +73,7 @@ def tune(
     return Tuned(smaller, before, loss_on_dev(smaller, training), notes, cost)
 
 
-def tuned_further(pruned: Pruned, training: TrainingRun, options: GateTraining) -> Pruned:
+def tuned_further(pruned: Pruned, training: TrainingSetup, options: GateTraining) -> Pruned:
     """The result of a pruning run whose smaller model is trained on, in place, as `options.of_weights` say."""
     kinds = tuple(options.kinds or ())
     notes, cost = train_weights(pruned.model, training, options.of_weights, kinds, pruned.loss)
@@ -82,7 +82,7 @@ def tuned_further(pruned: Pruned, training: TrainingRun, options: GateTraining) 
     return replace(pruned, loss=loss, notes=[*pruned.notes, *notes], cost=total)
 
 
-def loss_on_dev(model: Model, training: TrainingRun) -> float:
+def loss_on_dev(model: Model, training: TrainingSetup) -> float:
     with loss_forward(model.hf):
         return dev_loss(model.hf, training.dev, training.recipe.batch_tokens)
 
@@ -100,7 +100,7 @@ class Refusal(TrainerCallback):
 
 def train_weights(
     model: Model,
-    training: TrainingRun,
+    training: TrainingSetup,
     options: GateTraining | Greedy,
     kinds: tuple[Kind, ...],
     before: float,
@@ -119,7 +119,7 @@ def train_weights(
 
 def train_with_care(
     model: Model,
-    training: TrainingRun,
+    training: TrainingSetup,
     options: GateTraining | Greedy,
     before: float,
     notes: list[str],
@@ -153,7 +153,7 @@ def train_with_care(
 
 def train_at(
     model: Model,
-    training: TrainingRun,
+    training: TrainingSetup,
     options: GateTraining | Greedy,
     before: float,
     callbacks: Sequence[TrainerCallback] = (),

@@ -30,7 +30,7 @@ from headwise.models.attention.offload import device_of, refuse_offloaded, separ
 from headwise.models.model import Model
 from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.token_batches import TrainingData
-from headwise.models.training.trainer import Gated, TrainingRun, average, in_float32, train_model
+from headwise.models.training.trainer import Gated, TrainingSetup, average, in_float32, train_model
 from headwise.pruning.gates import HeadGates
 from headwise.pruning.harm import HarmWatch
 
@@ -259,7 +259,7 @@ class GateSchedule(TrainerCallback):
             self.gates.settle(self.gates.decided(), steps - step)
 
 
-def updates_of(training: TrainingRun, options: FineTuning) -> int:
+def updates_of(training: TrainingSetup, options: FineTuning) -> int:
     """The number of updates of a run."""
     recipe = training.recipe
     batches = len(training.data.sampler(recipe.batch_tokens, training.seed, recipe.accumulate))
@@ -268,7 +268,7 @@ def updates_of(training: TrainingRun, options: FineTuning) -> int:
 
 def train_gates(
     model: Model,
-    training: TrainingRun,
+    training: TrainingSetup,
     options: GateTraining,
     gates: HeadGates,
     settle: float,

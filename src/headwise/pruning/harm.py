@@ -16,7 +16,7 @@ from transformers.trainer_callback import TrainerCallback
 from headwise.core.options import WITHOUT_DROPOUT
 from headwise.models.training.dropout import dropout_of
 from headwise.models.training.loss import dev_loss
-from headwise.models.training.trainer import TrainingRun, dev_losses
+from headwise.models.training.trainer import TrainingSetup, dev_losses
 from headwise.pruning.gates import HeadGates
 
 # Seconds of training after which the dev loss is measured, where no epoch is over by then.
@@ -38,7 +38,7 @@ class HarmWatch(TrainerCallback):
     def __init__(
         self,
         hf: PreTrainedModel,
-        training: TrainingRun,
+        training: TrainingSetup,
         train: str | None,
         before: float,
         gates: HeadGates | None = None,
@@ -95,20 +95,22 @@ def likely_causes(
     rate: float,
     lengths: Sequence[int],
     dev_lengths: Sequence[int],
-    unit: str,
+    counted_in: str,
 ) -> Iterator[str]:
     """Why training on a given model may do harm, the likeliest cause first.
 
-    train: what trains, as the options say. lengths: of the training and the dev sentences, in units.
+    train: what trains, as the options say. lengths: of the training and the dev sentences. counted_in: such as tokens.
     """
     dropout = dropout_of(hf)
     if dropout and train not in WITHOUT_DROPOUT:
         yield f"the dropout of {dropout:g} in its configuration (train = 'apart' trains without)"
     here, there = median(lengths), median(dev_lengths)
     if here < SHORTER * there:
-        yield f"training sentences shorter than those of dev (a median of {here:g} {unit} here, {there:g} there)"
+        yield f"training sentences shorter than those of dev (a median of {here:g} {counted_in} here, {there:g} there)"
     yield f"the learning_rate of {rate:g}"
     if here >= SHORTER * there:
         # Rows that were packed to one length say nothing of the sentences in them.
-        length = "" if min(lengths) == max(lengths) else f" (a median of {here:g} {unit} here)"
+        length = (
+            "" if min(lengths) == max(lengths) else f" (a median of {here:g} {counted_in} here)"
+        )
         yield f"sentences unlike those that it learned from{length}"

@@ -20,7 +20,7 @@ from headwise.models.fingerprint import fingerprint
 from headwise.models.model import Model
 from headwise.models.model_files import folder_of, loaded_files
 from headwise.models.training.tokenizer import learn_subwords
-from headwise.models.training.trainer import TrainingRun, converge
+from headwise.models.training.trainer import TrainingSetup, converge
 from headwise.models.training.translation_model import build_model
 from headwise.pruning.control_case import Case, Trained
 from headwise.pruning.controls import Control, control
@@ -133,7 +133,7 @@ def files_of(given: str) -> dict[str, str]:
     return {name: sha256(below(folder, name)) for name in loaded_files(folder)}
 
 
-def training(run: RunContext, model: Model, work: Path, limit: int | None = None) -> TrainingRun:
+def training(run: RunContext, model: Model, work: Path, limit: int | None = None) -> TrainingSetup:
     """The train and dev texts as a model reads them (pairs of at most `limit` tokens), and how to train on them."""
     recipe = run.training
     data = model.task.training_data(run.text("train"), recipe.batch_tokens, run.cache, limit)
@@ -145,7 +145,7 @@ def training(run: RunContext, model: Model, work: Path, limit: int | None = None
     def say(line: str) -> None:
         run.progress.say(f"  {line}")
 
-    return TrainingRun(data, dev, recipe, work, run.plan.seed, run.progress, say)
+    return TrainingSetup(data, dev, recipe, work, run.plan.seed, run.progress, say)
 
 
 def train_full_model(run: RunContext, shape: Architecture, work: Path) -> StepResult:

@@ -21,7 +21,7 @@ from headwise import HeadwiseError
 from headwise.core.measured import ModelNumbers
 from headwise.core.qualities import BLEU, Number
 from headwise.faces.report.comparison import difference, on_same_sentences, read_comparison
-from headwise.faces.report.page import Table, collect, render
+from headwise.faces.report.page import PageTable, collect, render
 from headwise.faces.report.run_folder import RunContents
 from headwise.faces.report.runs import Runs
 
@@ -51,7 +51,7 @@ def both(found: Runs) -> tuple[RunContents, RunContents]:
     return one, other
 
 
-def cells(table: Table | None) -> list[list[str]]:
+def cells(table: PageTable | None) -> list[list[str]]:
     assert table is not None
     return [row.cells for row in table.rows]
 

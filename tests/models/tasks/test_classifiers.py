@@ -21,7 +21,7 @@ from headwise.models.tasks.objective import predict, sentence_losses
 from headwise.models.token_rows import IGNORED
 from headwise.models.training.labelled import Labelled
 from headwise.models.training.loss import dev_loss, loss_forward
-from headwise.models.training.trainer import Gated, TrainingRun, train_model
+from headwise.models.training.trainer import Gated, TrainingSetup, train_model
 from models.attention.families import FAMILIES, GPT, GROUPED, STACK, build
 from models.training.letters import END, LETTERS, PAD, START, letters
 from study.studies import measured_in
@@ -100,7 +100,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hw.Model:
         dtype="float32",
     )
     data, dev = (model.task.training_data(task(*how), 256) for how in ((600, 1), (60, 2)))
-    training = TrainingRun(data, dev, recipe, tmp_path_factory.mktemp("trained"))
+    training = TrainingSetup(data, dev, recipe, tmp_path_factory.mktemp("trained"))
     train_model(model.hf, model.tokenizer, model.discovery, training, Gated({site: lambda: only}))
     with torch.no_grad():
         out = model.hf.get_submodule("bert.encoder.layer.0.attention.output.dense").weight

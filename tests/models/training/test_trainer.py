@@ -33,7 +33,7 @@ from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.token_batches import Collator, Encoded, TokenBatches
 from headwise.models.training.tokenizer import learn_subwords
 from headwise.models.training.trainer import (
-    TrainingRun,
+    TrainingSetup,
     average,
     bfloat16,
     resume_point,
@@ -104,7 +104,7 @@ class Bench:
     ) -> tuple[PreTrainedModel, dict[str, float]]:
         model = self.model(shape)
         callbacks: list[Any] = [steps] if steps else []
-        training = TrainingRun(self.data, self.dev, recipe, work, 5, progress)
+        training = TrainingSetup(self.data, self.dev, recipe, work, 5, progress)
         return model, train_model(
             model, self.tokenizer, discover(model), training, callbacks=callbacks, **more
         )
@@ -335,7 +335,7 @@ class TestUndone:
     ) -> None:
         model = bench.model()
         model.model.encoder.train()
-        before, training = self.left(model), TrainingRun(bench.data, bench.dev, RECIPE, tmp_path)
+        before, training = self.left(model), TrainingSetup(bench.data, bench.dev, RECIPE, tmp_path)
         with pytest.raises(Crash) if crash_at else nullcontext():
             train_model(
                 model, bench.tokenizer, discover(model), training, callbacks=[Steps(crash_at)]
@@ -464,7 +464,7 @@ class TestHalfPrecision:
                 model,
                 bench.tokenizer,
                 discover(model),
-                TrainingRun(bench.data, bench.dev, RECIPE, work, 5),
+                TrainingSetup(bench.data, bench.dev, RECIPE, work, 5),
                 keep=3,
             )
             average(model, work, 2)
@@ -497,7 +497,7 @@ class TestDevice:
     ) -> None:
         recipe = RECIPE.model_copy(update={"dtype": "float32"})
         arguments = training_arguments(
-            TrainingRun(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device)
+            TrainingSetup(bench.data, bench.dev, recipe, tmp_path), 2, torch.device(device)
         )
         assert arguments.n_gpu <= 1
         assert arguments.device == torch.device(device) == Accelerator(cpu=device == "cpu").device

@@ -31,7 +31,7 @@ from headwise.faces.report.format import (
     two_decimals,
 )
 from headwise.faces.report.head_rows import heads_in, of_kind, of_measure
-from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
+from headwise.faces.report.page import Columns, PageTable, chosen_badge, section, table
 from headwise.faces.report.role_charts import FAINT, category_colours, faint, role_categories
 from headwise.faces.report.run_folder import RolesFolder, RunContents
 from headwise.faces.report.score_maps import drawn_measures
@@ -154,7 +154,7 @@ def score_text(row: Mapping[Any, Any] | None) -> str:
     return NONE if row is None else estimate(row, two_decimals)
 
 
-def role_changes_table(found: list[RoleChange], kind: str) -> Table | None:
+def role_changes_table(found: list[RoleChange], kind: str) -> PageTable | None:
     """Model by model, how many roles were kept, lost, new, and which another head has now; None without any role."""
     columns: Columns = {
         "model": lambda change: change.model["label"],
@@ -176,7 +176,7 @@ def role_changes_table(found: list[RoleChange], kind: str) -> Table | None:
     )
 
 
-def changed_table(full: RolesFolder, found: list[RoleChange]) -> Table | None:
+def changed_table(full: RolesFolder, found: list[RoleChange]) -> PageTable | None:
     """Every role that the heads of pruned models lost or gained, with its score before and after."""
     before = tested_rows(full)
     rows = []
@@ -322,7 +322,7 @@ def rank(found: pd.DataFrame) -> float:
     return float(found["before"].rank().corr(found["after"].rank()))
 
 
-def rank_table(run: RunContents) -> Table | None:
+def rank_table(run: RunContents) -> PageTable | None:
     """The rank correlation of each score with itself before pruning, model by model; None where none was scored."""
     shown = {}
     texts = {}

@@ -36,7 +36,7 @@ from headwise.faces.report.format import (
 from headwise.faces.report.head_rows import values_by_head
 from headwise.faces.report.kept_heads import head_map
 from headwise.faces.report.models import ModelRow
-from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
+from headwise.faces.report.page import Columns, PageTable, chosen_badge, section, table
 from headwise.faces.report.run_folder import RunContents, read_run
 from headwise.faces.report.runs import Runs
 from headwise.faces.report.score_maps import drawn_measures
@@ -289,7 +289,7 @@ def rank_text(measure: str, scores: pd.DataFrame) -> str:
     return f"{capital(measure_name(measure))} {signed(value)} {ends}".strip()
 
 
-def changed_roles(found: Runs) -> Table | None:
+def changed_roles(found: Runs) -> PageTable | None:
     """The roles of paired heads that only one of the runs has, with their scores in both."""
     held = []
     columns: Columns = {
@@ -318,7 +318,7 @@ def expected_within_layers(one: set[Head], other: set[Head], heads: HeadMap) -> 
     )
 
 
-def kept_in_both(found: Runs) -> Table | None:
+def kept_in_both(found: Runs) -> PageTable | None:
     """Which of the paired heads are kept by models of one setting in both runs."""
     one, other = found.runs.values()
     rows = []

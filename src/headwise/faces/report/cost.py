@@ -28,7 +28,7 @@ from headwise.faces.report import models
 from headwise.faces.report.captions import interval_of
 from headwise.faces.report.format import capital, kinds_among, percent, quantity, size
 from headwise.faces.report.models import ModelRow, tested_text
-from headwise.faces.report.page import Columns, Table, chosen_badge, section, table
+from headwise.faces.report.page import Columns, PageTable, chosen_badge, section, table
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
 from headwise.faces.report.run_folder import RunContents
 from headwise.pruning.controls import Control, compared_by_all, control_facts
@@ -109,7 +109,7 @@ def models_table(
     references: Iterable[str] = (FINE_TUNED, UNPRUNED),
     label: str = "All models",
     layouts: Mapping[str, HeadMask] | None = None,
-) -> Table | None:
+) -> PageTable | None:
     """Every model: of a run, or of several side by side, which a column `run` names. layouts: where they are known, the
     heads of each kind are counted. Without test text, quality is that of dev; where some models were only tried on dev,
     their changes there are shown too. The loss is shown where some models have no BLEU or agreement, and the size of
@@ -253,7 +253,9 @@ def compared_name(control_name: str) -> str:
     return control_facts(facts.against).title if facts.against else facts.title
 
 
-def verdict_counts_table(run: RunContents, comparisons: list[ControlComparison]) -> Table | None:
+def verdict_counts_table(
+    run: RunContents, comparisons: list[ControlComparison]
+) -> PageTable | None:
     """For each kind of control in how many comparisons the pruned models are better, worse, or not distinguishable."""
     found: dict[str, list[str]] = {}
     for comparison in comparisons:
@@ -274,7 +276,7 @@ def verdict_counts_table(run: RunContents, comparisons: list[ControlComparison])
     return table("How often a comparison says something", found, columns)
 
 
-def comparison_table(run: RunContents, comparisons: list[ControlComparison]) -> Table | None:
+def comparison_table(run: RunContents, comparisons: list[ControlComparison]) -> PageTable | None:
     """A row per comparison (Voita et al. 2019, table 2)."""
     name = run.quality.title
     unit = run.quality.in_unit

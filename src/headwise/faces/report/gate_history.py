@@ -20,7 +20,7 @@ from headwise.faces.report.charts import Figure, Panel, axis, colour, tips
 from headwise.faces.report.format import KIND_NAMES, kinds_among, listed
 from headwise.faces.report.head_rows import model_order, of_kind
 from headwise.faces.report.models import measured
-from headwise.faces.report.page import Table, chosen_badge, section, table
+from headwise.faces.report.page import PageTable, chosen_badge, section, table
 from headwise.faces.report.run_folder import RunContents
 
 FRAMES, RATE = 60, 8  # of the animation; frames a second
@@ -238,7 +238,7 @@ def animation(shown: list[GateHistory]) -> dict[str, Any]:
     return {"rate": RATE, "steps": steps, "models": drawn}
 
 
-def closing_table(shown: list[GateHistory]) -> Table | None:
+def closing_table(shown: list[GateHistory]) -> PageTable | None:
     """Model by model, when gates shut for good, how far they had settled, and what deciding them did to the dev loss."""
 
     def number(

@@ -15,7 +15,7 @@ from headwise.faces.report import charts
 from headwise.faces.report.charts import Figure, Panel, axis, tips
 from headwise.faces.report.format import estimate, percent, probability, thousandths
 from headwise.faces.report.head_rows import model_order
-from headwise.faces.report.page import Columns, Table, section, table
+from headwise.faces.report.page import Columns, PageTable, section, table
 from headwise.faces.report.run_folder import RunContents
 
 KIND_CODES = dict(zip(KINDS, "edx", strict=True))
@@ -115,7 +115,7 @@ def value_with_interval(row: dict[Any, Any], join: str = " ") -> str:
     return "not measured" if pd.isna(row["value"]) else estimate(row, thousandths, join)
 
 
-def head_pairs_table(pairs: pd.DataFrame) -> Table | None:
+def head_pairs_table(pairs: pd.DataFrame) -> PageTable | None:
     """The pairs that were measured, the strongest first."""
     columns: Columns = {
         "head": lambda row: str(head_of(row)),

@@ -10,7 +10,7 @@ from headwise.core.folders import below, read_json
 from headwise.core.heads import head_of
 from headwise.core.tables import HEAD_COLUMNS, WORDS
 from headwise.faces.report.format import probability
-from headwise.faces.report.page import Columns, Table, section, table
+from headwise.faces.report.page import Columns, PageTable, section, table
 from headwise.faces.report.run_folder import RunContents
 from headwise.roles.behaviour import FALSE_WORDS
 
@@ -44,7 +44,7 @@ def confirmed_words(words: pd.DataFrame) -> pd.DataFrame:
     return words[words["p"] < FALSE_WORDS]
 
 
-def words_table(words: pd.DataFrame) -> Table | None:
+def words_table(words: pd.DataFrame) -> PageTable | None:
     """A row for each word; None without any."""
     columns: Columns = {
         "head": lambda row: str(head_of(row)),

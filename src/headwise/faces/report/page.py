@@ -85,7 +85,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows under their columns; `label` names the table for screen readers."""
 
     label: str
@@ -103,7 +103,7 @@ def table(
     columns: Columns,
     badge: Callable[[Any], str] = lambda _: "",
     code: Callable[[Any], str] = lambda _: "",
-) -> Table | None:
+) -> PageTable | None:
     """A table with one row for each item. columns: the title of each, and the function that writes
     its cell for an item; an empty text is an empty cell.
 
@@ -122,7 +122,7 @@ def table(
     rows = []
     for i, item in enumerate(row_items):
         rows.append(Row([cells[title][i] for title in used], badge(item), code(item)))
-    return Table(label, used, rows) if rows else None
+    return PageTable(label, used, rows) if rows else None
 
 
 def chosen_badge(model: Mapping[str, Any] | None) -> str:
@@ -261,7 +261,7 @@ def body_of(declared: Section, content: dict[str, Any], name: str) -> str:
     parts = list(content.values())
     return environment.get_template("plain.html.j2").render(
         figures=figures_in(parts),
-        tables=[part for part in parts if isinstance(part, Table)],
+        tables=[part for part in parts if isinstance(part, PageTable)],
         sentences=[part for part in parts if isinstance(part, str)],
     )
 

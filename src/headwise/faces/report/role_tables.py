@@ -21,7 +21,7 @@ from headwise.faces.report.format import (
     two_decimals,
 )
 from headwise.faces.report.head_rows import heads_in, of_kind
-from headwise.faces.report.page import Columns, Table, section, table
+from headwise.faces.report.page import Columns, PageTable, section, table
 from headwise.faces.report.role_charts import kinds_with_roles
 from headwise.faces.report.run_folder import RolesFolder, RunContents
 from headwise.roles.behaviour import NAMED, change_without
@@ -167,7 +167,7 @@ def _rule(found: RolesFolder) -> dict[str, str]:
     }
 
 
-def best_heads_table(found: RolesFolder) -> Table | None:
+def best_heads_table(found: RolesFolder) -> PageTable | None:
     """The best head of each role against its baseline: of the roles that the papers expect, then of others that a head
     has."""
     scored = found.table.dropna(subset=["value"]).sort_values("value", kind="stable")
@@ -217,7 +217,7 @@ def best_heads_table(found: RolesFolder) -> Table | None:
     )
 
 
-def share_table(found: RolesFolder) -> Table | None:
+def share_table(found: RolesFolder) -> PageTable | None:
     """The share of heads with each category of role, and of the controls."""
     roles = with_categories(found.roles)
     categories = [*roles["category"].value_counts().index, NO_ROLE]
@@ -267,7 +267,7 @@ def share_table(found: RolesFolder) -> Table | None:
     return table("Shares of roles", categories, columns)
 
 
-def causal_table(found: RolesFolder) -> Table | None:
+def causal_table(found: RolesFolder) -> PageTable | None:
     """What the model predicts with the head of each role off; None where that was not tested."""
     rows = found.causal.dropna(subset=["with_all", "value"])
     rows = rows.sort_values(["behaviour", "value"], ascending=[True, False], kind="stable")

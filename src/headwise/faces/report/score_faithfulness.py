@@ -18,7 +18,7 @@ from headwise.faces.report.format import (
     number,
     percent,
 )
-from headwise.faces.report.page import Table, section, table
+from headwise.faces.report.page import PageTable, section, table
 from headwise.faces.report.run_folder import RunContents
 from headwise.importance.most_faithful import (
     as_faithful,
@@ -95,7 +95,7 @@ def _scale(area: float) -> float:
     return min(0.5, abs(area))
 
 
-def faithfulness_table(run: RunContents) -> Table | None:
+def faithfulness_table(run: RunContents) -> PageTable | None:
     """One row per score, the one by which removal costs least first; random orders among them, and at the end what the
     ablation reaches with itself."""
     found = faithfulness_statistics(run.faithfulness)

@@ -30,7 +30,7 @@ from headwise.faces.report.format import (
     signed,
 )
 from headwise.faces.report.head_rows import heads_in, of_kind, of_measure, values_by_head
-from headwise.faces.report.page import Columns, Table, section, table
+from headwise.faces.report.page import Columns, PageTable, section, table
 from headwise.faces.report.run_folder import RunContents
 
 TURN = 0.55  # the share of the heat scale from which text on it needs the other colour
@@ -99,7 +99,7 @@ def untrained_models(run: RunContents) -> int:
     return int(run.untrained["seed"].nunique())
 
 
-def untrained_table(run: RunContents) -> Table | None:
+def untrained_table(run: RunContents) -> PageTable | None:
     """Every measure and kind compared with untrained models: how many heads are outside their range, and how far."""
     known = control_ranges(run)
     pairs: dict[tuple[str, str], list[tuple[float, ControlRange]]] = {}
@@ -367,7 +367,7 @@ def _edge(chart: HeadChart, share: float) -> charts.Spec:
     return charts.mark("tick", ends, look, x={**chart.x, "bandPosition": 1}, y=chart.y)
 
 
-def conservation_table(run: RunContents) -> Table | None:
+def conservation_table(run: RunContents) -> PageTable | None:
     """Which relevance arrived and which was absorbed on the way; None without lrp.csv."""
     parts = run.lrp.dropna(subset=["value"]).groupby(["measure", "mode"], sort=False)
     rows = []
@@ -382,7 +382,7 @@ def conservation_table(run: RunContents) -> Table | None:
     return table("Where relevance went", rows, columns, code=lambda row: str(row[0]))
 
 
-def alone_table(run: RunContents) -> Table | None:
+def alone_table(run: RunContents) -> PageTable | None:
     """For every layer of several heads the head that does best alone, and what the loss gains (Michel et al. 2019,
     table 2); None without.
     """

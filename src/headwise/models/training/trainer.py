@@ -56,7 +56,7 @@ LOGGED = {"loss": "loss", "learning_rate": "learning_rate", "eval_loss": "dev_lo
 
 
 @dataclass(frozen=True)
-class TrainingRun:
+class TrainingSetup:
     """What every training has in common: data, recipe, a folder for checkpoints, a seed, a progress reporter.
 
     say: gets sentences for the user while it trains. whole: the encoder whose states are learnt, in place of the text's
@@ -100,7 +100,7 @@ class TokenTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         *,
-        training: TrainingRun,
+        training: TrainingSetup,
         groups: list[dict[str, Any]] | None,
         seconds: float,
         **kwargs: Any,
@@ -266,7 +266,7 @@ def train_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     discovery: Discovery,
-    training: TrainingRun,
+    training: TrainingSetup,
     gated: Gated = UNGATED,
     callbacks: Sequence[TrainerCallback] = (),
     patience: int | None = None,
@@ -336,7 +336,7 @@ def train_model(
     return {"seconds": read_marker(last)["seconds"], "updates": state.global_step}
 
 
-def taught_by(training: TrainingRun, model: PreTrainedModel) -> nn.Module | None:
+def taught_by(training: TrainingSetup, model: PreTrainedModel) -> nn.Module | None:
     """The encoder whose states are learnt. Where the text is read several times, and its states are small enough to keep,
     the encoder reads it once; of several processes each has a part of the text, which changes."""
     whole, recipe = training.whole, training.recipe
@@ -349,7 +349,7 @@ def taught_by(training: TrainingRun, model: PreTrainedModel) -> nn.Module | None
 
 
 def training_arguments(
-    training: TrainingRun, keep: int, device: torch.device
+    training: TrainingSetup, keep: int, device: torch.device
 ) -> Seq2SeqTrainingArguments:
     """The Trainer's arguments. `accumulate` counts batches per update over all processes, the Trainer those of one.
 
@@ -470,7 +470,7 @@ def converge(
     hf: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     discovery: Discovery,
-    training: TrainingRun,
+    training: TrainingSetup,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Train a fresh model to convergence, and use the mean of the last checkpoints if that lowers the dev loss.
