@@ -26,6 +26,7 @@ FONT = (
 # Colours that people with any colour vision tell apart (Okabe and Ito 2008; the last is lighter, for black words on it).
 DISTINCT = ("#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#f0e442", "#d55e00", "#3f7fbf")
 WORDS = 6.0  # of the text in cells
+TITLE = 8.0  # of a panel
 SMALLEST = 4.6  # text that is still read
 ROW = 20.0  # the height of a layer
 TALLEST = 340.0  # of all layers
@@ -34,7 +35,8 @@ BETWEEN = 16.0  # panels
 LAYERS = 22.0  # for the numbers of layers
 MOST_FUNCTIONS = 3  # in one cell
 LETTER = 0.56  # the width of a letter, in parts of its height
-ARROW = 0.6  # how many letters an arrow is wider than one
+BOLD = 0.6  # of a bold one
+ARROW = 0.8  # how many letters an arrow is wider than one
 ENDINGS = (".pdf", ".svg", ".png")
 
 
@@ -170,9 +172,15 @@ class Drawing:
         self, panel: HeadPanel, name: str, left: float, top: float, wide: float, first: bool
     ) -> float:
         """One panel with its title, cells and scale or legend; returns where it ends."""
-        self.text(left, top + 8, f"{name}  {panel.title}".strip(), "ink", 8, bold=True)
+        titles = (panel.title, panel.title.partition(" (")[0])
+        title, short = (f"{name}  {words}".strip() for words in titles)
+        # What stands in brackets is in the caption, too.
+        title = title if BOLD * TITLE * len(title) <= wide + BETWEEN / 2 else short
+        size = min(TITLE, (wide + BETWEEN / 2) / (BOLD * len(title)))
+        self.text(left, top + 8, title, "ink", max(SMALLEST, size), bold=True)
         if panel.unit:
-            self.text(left, top + 16.5, panel.unit, "muted", fitting(panel.unit, wide, 6.5))
+            size = fitting(panel.unit, wide, 6.5) or SMALLEST
+            self.text(left, top + 16.5, panel.unit, "muted", size)
         cells = top + 21
         if first:
             middle = cells + len(self.rows) * self.row / 2
@@ -261,9 +269,9 @@ class Drawing:
             left -= 6.5
         if not one.sure:
             self.parts.append(
-                f'<circle cx="{x + left - 2.6:.2f}" cy="{y + 2.7:.2f}" r="1.5" fill="#000000"/>'
+                f'<circle cx="{x + left - 1.8:.2f}" cy="{y + 2.2:.2f}" r="1.2" fill="#000000"/>'
             )
-            left -= 4
+            left -= 3
         value = f"{one.value:.2f}".removeprefix("0")
         both = f"{one.text} {value}"
         ink = "#000000"
@@ -276,9 +284,9 @@ class Drawing:
                     self.text(x + 1.5, middle, words, ink, size)
             return
         for words in (both, one.text):
-            size = fitting(words, left - 1.5, min(WORDS, high - 0.8))
+            size = fitting(words, left - 1, min(WORDS, high - 0.8))
             if size:
-                self.text(x + 1.5, y + high / 2 + 0.36 * size, words, ink, size)
+                self.text(x + 1, y + high / 2 + 0.36 * size, words, ink, size)
                 return
 
     def scale(self, panel: HeadPanel, left: float, top: float, wide: float) -> float:

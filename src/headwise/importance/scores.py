@@ -497,6 +497,7 @@ def collect_scores(
         "model": model.name,
         "heads": model.heads.to_json(),
         "text": text.text.fingerprint,
+        "text_name": getattr(text.text, "name", ""),
         "objective": text.objective,
         "sentences": text.sentences,
         "dropped": text.dropped,

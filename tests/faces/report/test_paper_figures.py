@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -100,13 +101,13 @@ def test_every_figure_has_its_caption_beside_it_and_none_within(name: str, tmp_p
 def test_a_caption_names_model_and_text_and_how_intervals_were_made(
     parts: list[Path], tmp_path: Path
 ) -> None:
-    change(parts[0], {"heads.json": {"sentences": 321}})
+    change(parts[0], {"heads.json": {"sentences": 321, "text_name": "own.txt"}})
     hw.figure("importance", *parts, out=tmp_path / "a.svg")
     caption = (tmp_path / "a.caption.txt").read_text()
     for fact in (
         "some/model",
         "24 encoder-self",
-        "321 sentences",
+        "321 sentences of own.txt",
         "bootstrap",
         "588 sentences",
         "(c)",
@@ -231,3 +232,35 @@ def test_heads_that_not_every_draw_confirms_have_a_dot(parts: list[Path], tmp_pa
     assert "<circle" not in hw.figure("roles", parts[1], out=tmp_path / "a.svg").read_text()
     change(parts[1], {"roles.csv": cells(draws, head=int(table["head"][0]))})
     assert "<circle" in hw.figure("roles", parts[1], out=tmp_path / "a.svg").read_text()
+
+
+@pytest.mark.parametrize("width", [COLUMN, PAGE])
+def test_titles_of_panels_do_not_lie_on_each_other(width: float) -> None:
+    """What stands in brackets goes where a panel is too narrow for it; the caption has it."""
+    heads = [Head("encoder-self", 0, number) for number in range(8)]
+    values = dict.fromkeys(heads, 0.5)
+    titles = (
+        "Relevance (LRP-Ding, pooled, of all tokens)",
+        "A title that is too long for any panel",
+    )
+    panels = [HeadPanel(title, "a unit of many words, too", values) for title in titles]
+    panels.append(HeadPanel("Function", functions={head: () for head in heads}))
+    svg = HeadPanels(heads, panels).svg(width / 72)
+    bold = [one for one in ElementTree.fromstring(svg).iter(f"{SVG}text") if one.get("font-weight")]
+    assert bold[0].text == "a  Relevance"
+    for one, following in pairwise(bold):
+        if one.get("y") == following.get("y"):
+            wide = 0.6 * float(one.get("font-size", 0)) * len(one.text or "")
+            assert float(one.get("x", 0)) + wide < float(following.get("x", 0))
+    sizes = [
+        float(one.get("font-size", 0)) for one in ElementTree.fromstring(svg).iter(f"{SVG}text")
+    ]
+    assert min(sizes) > 4
+
+
+def test_curves_in_a_column_are_wider_than_high(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    svg = hw.figure("quality", run, out=tmp_path / "one.svg", width="column").read_text()
+    size = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
+    assert size is not None
+    assert float(size[2]) < 2 * 0.62 * float(size[1]) + 130  # two panels, their axes and legends

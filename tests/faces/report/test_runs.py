@@ -13,7 +13,7 @@ from faces.report.made import change, chosen_rows, read, without
 from faces.report.made_sweeps import write_grid
 from headwise.core.errors import HeadwiseError
 from headwise.faces.report import report
-from headwise.faces.report.page import collect
+from headwise.faces.report.page import collect, page_files
 from headwise.faces.report.runs import Runs, read_grid, seed_figures
 
 
@@ -101,3 +101,14 @@ def test_a_grid_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     runs = [{"folder": "seed-1", "data": "", "seed": 1}]
     change(tmp_path, {"grid.json": {"name": "new", "runs": runs}})
     assert "0 of 1 run with results" in report(tmp_path).read_text(encoding="utf-8")
+
+
+def test_captions_of_a_grid_say_model_and_text(tmp_path: Path) -> None:
+    """What all runs say is said once."""
+    folder = write_grid(tmp_path)
+    for run in read_grid(folder).runs.values():
+        (run.folder / "plan.toml").write_text('model = "some/model"\n[data]\ntest = "own.txt"\n')
+    captions = str(page_files(read_grid(folder))["figures/captions.md"])
+    first = captions.split("## ")[1]
+    assert first.count("Model: some/model") == 1
+    assert "BLEU on own.txt" in first and "over seeds and sentences" in first

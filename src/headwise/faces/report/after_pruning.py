@@ -232,7 +232,7 @@ def functions_left(full: RolesFolder, kind: str, found: list[RoleChange]) -> Fig
     )
     several = [cell for cell in cells if cell["functions"] > 1 and cell["first"]]
     numbers = charts.text(
-        [cell | {"count": f"×{cell['functions']}", "middle": cell["at"]} for cell in several],
+        [cell | {"count": str(cell["functions"]), "middle": cell["at"]} for cell in several],
         "count:N",
         "small-on-high",
         x | {"field": "middle"},
@@ -246,7 +246,7 @@ def functions_left(full: RolesFolder, kind: str, found: list[RoleChange]) -> Fig
     return Figure(
         name=f"functions-left-{kind}",
         title=f"What the {HEADS_OF_KIND[kind]} that stay do",
-        note="a square is a head, its colour the category of its role · ×2: two roles · grey: no known role",
+        note="a square is a head, its colour the category of its role · 2: two roles · grey: no known role",
         panels=[Panel(chart, KIND_NAMES[kind], width=720, narrowest=max(300, 190 + 6 * total))],
     )
 

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from headwise.core.qualities import QualityMeasure
-from headwise.core.tables import MODELS, SCORES
+from headwise.core.tables import ACROSS, MODELS, SCORES
 from headwise.faces.report.charts import Figure
 from headwise.faces.report.format import capital, count, listed
 from headwise.faces.report.head_rows import heads_in, model_order
 from headwise.faces.report.run_folder import RunContents, heads_of, model_of
 from headwise.roles.label import DRAWS
 
+FEW = 3  # texts and models that a caption of several runs names
 ROLES = "roles/"  # what a figure is made from, beside the tables
 
 
@@ -31,6 +32,19 @@ def making(run: RunContents, files: Sequence[str]) -> str:
     if [*files] == [MODELS.file] and run.full is not None:
         sentences.append(quality_text(run))
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def making_of_runs(runs: Sequence[RunContents], files: Sequence[str], seeds: bool) -> str:
+    """`making` of several runs, whose figures show all of them: what they say alike is said once, and what more than a few
+    say differently is left out. seeds: whether a table of means over seeds goes in."""
+    models = [*dict.fromkeys(filter(None, map(model_text, runs)))]
+    measured = []
+    if MODELS.file in files:
+        measured = [*dict.fromkeys(quality_text(run) for run in runs if run.full is not None)]
+    said = [one for one in (models, measured) if len(one) <= FEW]
+    if seeds and ACROSS.file in files:
+        said.append(["Of several seeds: means, and intervals over seeds and sentences."])
+    return " ".join(sentence for sentences in said for sentence in sentences)
 
 
 def model_text(run: RunContents) -> str:
@@ -53,7 +67,9 @@ def scores_text(run: RunContents, signature: Mapping[str, Any]) -> str:
     read = signature.get("sentences")
     if not isinstance(read, int):
         return ""
-    said = " ".join(["Scores: means over", count(read, "sentence"), text_name(run, "dev")]).rstrip()
+    own = signature.get("text_name")
+    named = f"of {own}" if isinstance(own, str) and own else text_name(run, "dev")
+    said = " ".join(["Scores: means over", count(read, "sentence"), named]).rstrip()
     return f"{said}; 95 % intervals by bootstrap over sentences."
 
 

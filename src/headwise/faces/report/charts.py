@@ -396,7 +396,7 @@ def vega_config(palette: Palette) -> dict[str, Any]:
 class Panel:
     """One chart of a figure. In the page it fills its place, from `narrowest` to `widest` pixels; in files: `width`.
 
-    wide: whether it has a row of the figure to itself.
+    wide: whether it has a row of the figure to itself. printed_height: at most, in parts of its width; 0: any.
     """
 
     chart: Spec
@@ -405,6 +405,7 @@ class Panel:
     narrowest: int = 260
     widest: int = 2000
     wide: bool = False
+    printed_height: float = 0.0
 
     def specification(self) -> Spec:
         """The Vega-Lite specification for the page."""
@@ -474,8 +475,10 @@ class Figure:
             chart = self.specification()
             del chart["title"]
             chart |= {"columns": columns, "padding": 2}
-            for part in chart["concat"]:
+            for part, panel in zip(chart["concat"], self.panels, strict=True):
                 part["width"] = room
+                if panel.printed_height:
+                    part["height"] = min(part["height"], panel.printed_height * room)
             svg = vl_convert.vegalite_to_svg(chart, vl_version=VEGA_LITE, config=config)
             found = SVG_WIDTH.search(svg)
             left = pixels - float(found[1]) if found else 0.0

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from headwise.core.declarations import Declaration, Declarations
 from headwise.core.theme import DARK, FONT, LIGHT, css_variables
-from headwise.faces.report.captions import making, with_making
+from headwise.faces.report.captions import making, making_of_runs, with_making
 from headwise.faces.report.charts import VEGA_LITE, Figure, vega_config
 from headwise.faces.report.format import NONE
 from headwise.faces.report.glossary import Term, glossary, relation_terms
@@ -184,7 +184,11 @@ def collect(subject: PageSubject) -> dict[str, dict[str, Any]]:
         content = declared.function(subject)
         if content is not None and any(content.values()):
             if isinstance(subject, RunContents):
-                content = with_making(content, making(subject, declared.files))
+                made = making(subject, declared.files)
+            else:
+                runs = [*getattr(subject, "runs", {}).values()]
+                made = making_of_runs(runs, declared.files, subject.page == "grid")
+            content = with_making(content, made)
             collected[declared.name] = content
     return collected
 

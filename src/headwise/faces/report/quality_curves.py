@@ -122,7 +122,8 @@ def _curves(
         marks = _seed_points(seeds, full, quality, kinds, split)
         colours = _line_colour(names)
         chart = _panel(found, x, colours, quality, split, levels, marks, bands=not learned)
-        panels.append(Panel(chart, PANEL_TITLES[split], width=430, narrowest=270))
+        panel = Panel(chart, PANEL_TITLES[split], width=430, narrowest=270, printed_height=0.62)
+        panels.append(panel)
     if not panels:
         return []
     title = models.quality(frame).title
@@ -130,7 +131,9 @@ def _curves(
     if tuned:
         reference = f"{TUNED_NAME}, or else to {reference}"
     what = f"difference to {reference}" if seeds is None else "mean difference over seeds"
-    note = f"{'bars' if learned else 'bands'}: 95 % interval of the {what}"
+    # An order of one or two sizes is points, too.
+    banded = not learned and any(is_curve(found).any() for found in points.values())
+    note = f"{'bands' if banded else 'bars'}: 95 % interval of the {what}"
     if RANDOM_LINE in names:
         note += " · grey: range and mean of random orders"
     if len(names) > 1:
@@ -288,13 +291,12 @@ def _panel(
     """Lines with bands, or points with intervals; controls are hollow marks. levels: lines across."""
     # Without training, perplexity grows by orders of magnitude while heads are removed.
     scale = {"type": "log"} if quality.relative and bands else {"zero": False}
-    y = axis("value:Q", f"{quality.axis} on {split}", nice=False, tickCount=5, **scale)
+    y = axis("value:Q", f"{quality.axis} on {split}", nice=False, tickCount=5, padding=8, **scale)
     tip = tips("model:N", "kept:Q|heads", f"value:Q|{quality.title}|.2f", "text:N|difference")
     on_line = points[points["line"] != ""]
     marks = [] if levels is None else _level_marks(levels, y)
     marks += _seed_marks(seeds, x, y)
-    # From the full model to a single other one a line would say that models lie between them.
-    drawn = on_line.groupby("line")["kept"].transform("nunique") >= FEWEST_OF_LINE
+    drawn = is_curve(on_line)
     lines, alone = on_line[drawn], on_line[~drawn]
     if bands:
         marks += charts.curve(lines, x, y, colours, band=0.18, dots=34, tip=tip)
@@ -316,6 +318,13 @@ def _panel(
     description = f"{capital(quality.title)} against the heads that are kept"
     # Controls and seeds both have shapes, which mean other things.
     return charts.layered(marks, 300, description, shape="independent")
+
+
+def is_curve(points: pd.DataFrame) -> pd.Series:
+    """Whether each point is of a line with enough of them: from the full model to a single other one a line would say
+    that models lie between them."""
+    counts = points.groupby("line")["kept"].transform("nunique")
+    return (counts >= FEWEST_OF_LINE) & (points["line"] != "")
 
 
 def _level_marks(levels: pd.DataFrame, y: Spec) -> list[Spec]:
