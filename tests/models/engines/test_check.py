@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import numpy as np
 import pytest
 import torch
-from pruned import language_model, uneven
+from pruned import encoder_decoder, language_model, mended, small_model, uneven
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -21,6 +21,7 @@ from headwise.core.folders import SUMS
 from headwise.faces.cli import app
 from headwise.models.engines import native
 from headwise.models.engines.check import Check
+from headwise.models.engines.engine import engine
 from headwise.models.model_files import MARK, WEIGHTS
 from models.tasks.askers import embedder
 
@@ -199,13 +200,13 @@ def test_damage_is_said(
 
 
 def initializer(folder: Path) -> None:
-    """One number of the first large matrix in an ONNX file."""
+    """The last bit of one number of a feed-forward matrix in an ONNX file: no output shows it."""
     import onnx
 
     graph = onnx.load(folder / "model.onnx")
-    large = next(each for each in graph.graph.initializer if math.prod(each.dims) > 1000)
+    large = next(each for each in graph.graph.initializer if {*each.dims} == {64, 96})
     array = onnx.numpy_helper.to_array(large).copy()
-    array.flat[5] += 1
+    array.flat[5] = np.nextafter(array.flat[5], np.float32(9))
     large.CopyFrom(onnx.numpy_helper.from_array(array, large.name))
     onnx.save(graph, folder / "model.onnx")
 
@@ -270,6 +271,50 @@ def test_one_changed_number_is_found(place: Path, tmp_path: Path, name: str) -> 
     found = hw.check(tmp_path / name, small)
     assert verdicts(found)[what] is False
     assert f"was not written from {small.name}: " in repr(found)
+
+
+def test_one_changed_number_of_an_ordinary_checkpoint_is_found(place: Path, tmp_path: Path) -> None:
+    """Of a word that no text of the comparison has."""
+    small = hw.load(place / "small")
+    stock = hw.export(small, "stock", tmp_path / "stock", say=lambda note: None)
+    assert verdicts(hw.check(stock, small)) == dict.fromkeys(
+        ("files", "transformers", "heads", "weights", "outputs"), True
+    )
+    tensors = load_file(stock / WEIGHTS)
+    tensors["model.embed_tokens.weight"][-3, 0] += 0.1
+    save_file(tensors, stock / WEIGHTS, {"format": "pt"})
+    (stock / SUMS).unlink()
+    found = verdicts(hw.check(stock, small))
+    assert found["outputs"] is True and found["weights"] is False
+
+
+REPAIRED: dict[str, Callable[[], hw.Model]] = {
+    "t5": lambda: encoder_decoder("t5"),
+    "gemma3_text": lambda: small_model("gemma3_text"),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "to"),
+    [
+        pytest.param("t5", "onnx", marks=pytest.mark.campaign),
+        ("t5", "ct2"),
+        pytest.param("gemma3_text", "onnx", marks=pytest.mark.campaign),
+        ("gemma3_text", "gguf"),
+    ],
+)
+def test_what_repair_changed_is_in_the_files(family: str, to: str, tmp_path: Path) -> None:
+    """They run, have the numbers of the repaired model, and not those of the one that was only cut."""
+    for module in engine[to].modules:
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    small = mended(REPAIRED[family]())
+    cut = uneven(REPAIRED[family]())
+    assert small.heads == cut.heads
+    hw.export(small, to, tmp_path / to, say=lambda note: None)
+    found = hw.check(tmp_path / to, small)
+    what = "outputs" if to == "onnx" else "weights"
+    assert found.good and verdicts(found)[what] is True
+    assert verdicts(hw.check(tmp_path / to, cut))[what] is False
 
 
 def test_a_list_of_sums_of_another_program_says_nothing(place: Path, tmp_path: Path) -> None:

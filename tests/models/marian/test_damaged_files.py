@@ -179,10 +179,20 @@ SHARED = {
         "3 heads, which do not divide the width of 16",
     ),
     "right to left": (options(right_left=True), "right-left = True"),
-    "no positions": (
-        options(transformer_disable_position_embeddings=True),
-        "transformer-disable-position-embeddings = True",
+    "positions of its own": (shaped("Wpos", 30, 16), "has no place (Wpos)"),
+    "positions in words": (
+        options(transformer_disable_position_embeddings="no"),
+        "transformer-disable-position-embeddings = no",
     ),
+    "tied layers of another number": (
+        options(transformer_tied_layers=[2]),
+        "transformer-tied-layers = [2]",
+    ),
+    "more tied layers than it has": (
+        options(transformer_tied_layers=[1, 1]),
+        "transformer-tied-layers = [1, 1]",
+    ),
+    "tied layers in a text": (options(transformer_tied_layers="1"), "transformer-tied-layers = 1"),
     "alibi": (options(transformer_attention_mask="alibi"), "transformer-attention-mask = alibi"),
     "depth of the decoder's filters": (
         options(transformer_decoder_ffn_depth=1),

@@ -53,6 +53,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gelu": {"transformer_ffn_activation": "gelu"},
     "two heads": {"transformer_heads": 2},
     "no output bias": {"output_omit_bias": True},
+    "tied layers": {"dec_depth": 3, "transformer_tied_layers": [2, 2, 3]},
+    "tied ssru": {**SSRU, **PRE_NORM, "dec_depth": 3, "transformer_tied_layers": [1, 2, 1]},
+    "no projection": {"transformer_no_projection": True},
+    "no positions": {"transformer_disable_position_embeddings": True},
 }
 
 
@@ -141,7 +145,10 @@ def test_scales_of_activations_are_kept_and_change_nothing(tmp_path: Path) -> No
     assert saved.hf.config.activation_scales == kept
 
 
-@pytest.mark.parametrize("shape", ["ssru", "pre-norm", "nothing tied", "norms everywhere"])
+@pytest.mark.parametrize(
+    "shape",
+    ["ssru", "pre-norm", "nothing tied", "norms everywhere", "no projection", "no positions"],
+)
 def test_masks_removal_and_reload_agree_with_the_forward_without_heads(
     shape: str, tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ def logits(
 
     nothing = np.zeros((1, source_words.shape[1]))
     decoded = marian.start("decoder", np.concatenate([nothing, target_words[target[:-1]]]))
-    for layer in range(1, options["dec-depth"] + 1):
+    for layer in options["transformer-tied-layers"] or range(1, options["dec-depth"] + 1):
         name = f"decoder_l{layer}"
         if options["transformer-decoder-autoreg"] == "rnn":
             decoded = marian.ssru(f"{name}_rnn", decoded)
@@ -62,13 +62,16 @@ class Computing:
         self.version = [int(number) for number in numbers]
 
     def start(self, side: str, embedded: np.ndarray) -> np.ndarray:
-        """Embeddings times √width, and positions."""
+        """Embeddings times √width, and positions; without positions the embeddings alone."""
+        emb, steps = f"{side}_emb", self.options["transformer-postprocess-emb"]
+        if self.options.get("transformer-disable-position-embeddings"):
+            return self.before(emb, embedded, steps)
         tokens, width = embedded.shape
         half = width // 2
         rates = np.exp(-np.arange(half) * np.log(10_000) / (half - 1))
         angles = np.arange(tokens)[:, None] * rates
         placed = embedded * np.sqrt(width) + np.concatenate([np.sin(angles), np.cos(angles)], 1)
-        return self.before(f"{side}_emb", placed, self.options["transformer-postprocess-emb"])
+        return self.before(emb, placed, steps)
 
     def norm(self, name: str, x: np.ndarray, ending: str = "") -> np.ndarray:
         inner = x - x.mean(-1, keepdims=True)
@@ -106,7 +109,9 @@ class Computing:
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             output = weights / weights.sum(-1, keepdims=True) @ v[:, part]
             outputs.append(output * (f"{name}:{head}" not in self.silent))
-        joined = np.concatenate(outputs, 1) @ w[f"{name}_Wo"] + w[f"{name}_bo"]
+        joined = np.concatenate(outputs, 1)
+        if not self.options.get("transformer-no-projection"):
+            joined = joined @ w[f"{name}_Wo"] + w[f"{name}_bo"]
         return self.after(f"{name}_Wo", "transformer-postprocess", joined, x)
 
     def ssru(self, name: str, x: np.ndarray) -> np.ndarray:

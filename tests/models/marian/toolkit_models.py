@@ -68,7 +68,7 @@ def shapes(made: dict[str, Any], source: int, target: int) -> dict[str, tuple[in
     found: dict[str, tuple[int, int]] = {}
 
     def attention(name: str) -> None:
-        for letter in "qkvo":
+        for letter in "qkv" if made.get("transformer-no-projection") else "qkvo":
             found[f"{name}_W{letter}"] = (WIDTH, WIDTH)
             found[f"{name}_b{letter}"] = (1, WIDTH)
         norms(f"{name}_Wo", f"{name}_Wo")
@@ -86,7 +86,9 @@ def shapes(made: dict[str, Any], source: int, target: int) -> dict[str, tuple[in
                 found[f"{side}_emb_ln_{part}_pre"] = (1, WIDTH)
             if "n" in made["transformer-postprocess-top"]:
                 found[f"{side}_top_ln_{part}"] = (1, WIDTH)
-        for layer in range(1, made[f"{side[:3]}-depth"] + 1):
+        layers = range(1, made[f"{side[:3]}-depth"] + 1)
+        tied = made["transformer-tied-layers"] if side == "decoder" else []
+        for layer in sorted({*tied}) or layers:
             name = f"{side}_l{layer}"
             if side == "decoder" and made["transformer-decoder-autoreg"] == "rnn":
                 found[f"{name}_rnn_W"] = found[f"{name}_rnn_Wf"] = (WIDTH, WIDTH)

@@ -29,6 +29,7 @@ from headwise.core.layout import HeadMask
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.discover import probe
 from headwise.models.attention.offload import named_weights
+from headwise.models.attention.padding import pad
 from headwise.models.engines.ct2_files import prefix_note
 from headwise.models.engines.marian import (
     marian_matrices,
@@ -41,6 +42,7 @@ from headwise.models.loading import AnyModel, as_model, load
 from headwise.models.marian import files as marian_files
 from headwise.models.marian.files import is_product, marian_file
 from headwise.models.marian.folder import read_folder
+from headwise.models.marian.names import written_out
 from headwise.models.model import Model
 from headwise.models.model_files import README, folder_of, refuse_damage, similar_place
 
@@ -194,13 +196,27 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
         yield Finding("outputs", None, "the original model was not given")
         return
     layout = model.layout or HeadMask.full(original.heads)
-    if Folder(folder).holds == EXPORT:
-        # It may have heads of zeros, so its weights have other shapes.
+    # Its list of files says so; without it, a pruned original tells.
+    exported = model.layout is None and original.layout is not None
+    if exported or Folder(folder).holds == EXPORT:
+        yield padded_weights(model, original)
         yield masked_against_removed(model, layout, original)
     elif layout.heads != original.heads or (model.layout is None and model.heads != layout.heads):
         yield Finding("weights", False, f"{folder} was not pruned from {original.name}")
     else:
         yield from pruned_findings(folder, model, layout, original, bool(seal.good))
+
+
+def padded_weights(model: Model, original: Model) -> Finding:
+    """The weights of an ordinary checkpoint compared with those of the model that it was made of, filled up with heads of
+    zeros."""
+    weights = dict(named_weights(model.hf))
+    padded = pad(original.hf, original.discovery, original.heads_left).model
+    others, _, _ = changed_weights(weights, dict(named_weights(padded)))
+    if not others:
+        return Finding("weights", True, f"all {len(weights)} are those of {original.name}")
+    says = f"{len(others)} of {len(weights)}, such as {others[0]}, are not those of {original.name}"
+    return Finding("weights", False, says)
 
 
 def pruned_findings(
@@ -329,7 +345,7 @@ def marian_weights(place: Path, original: Model | None) -> Finding:
     assert file is not None
     try:
         read_folder(file)
-        arrays, options = marian_files.read(file)
+        arrays, options = written_out(*marian_files.read(file))
     except HeadwiseError as error:
         return Finding("weights", False, str(error))
     if original is None:

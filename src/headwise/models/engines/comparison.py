@@ -1,8 +1,8 @@
 """Files of engines compared with the model that they should have been written from.
 
 Files of llama.cpp and CTranslate2 are compared number by number with what the model is written as, programs of
-torch.export by the weights in their archive, which is not run, ONNX files by their embeddings and by what ONNX Runtime
-computes with them.
+torch.export by the weights in their archive, which is not run, ONNX files by tables that have nearly all numbers of a
+weight, and by what ONNX Runtime computes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headwise.models.model import Model
 
 # Its name in a GGUF file: a model has another where it was loaded from another folder.
 NAME = "general.name"
-WEIGHTS = "data/weights/"  # in an archive of torch.export
+FEW = 0.1  # of a table's numbers: with so few others it was a weight and was changed
 # What CTranslate2 itself reads of its folder.
 CT2_FILES = ("model.bin", "config.json", "*vocabulary.json")
 
@@ -136,8 +136,8 @@ def onnx_difference(file: Path, model: Model) -> str | None:
     graph = graph_called(file.stem, model)
     if graph is None:
         return "what it is called"
-    # The outputs of a few tokens say nothing about the rows of all others.
-    if other := other_embeddings(file, graph):
+    # The outputs of a few tokens say nothing about the rows of all others, and little about one number of a matrix.
+    if other := changed_numbers(file, graph):
         return other
     with traceable(model, "eager"), tempfile.TemporaryDirectory() as scratch:
         for sizes in SIZES:
@@ -160,27 +160,37 @@ def onnx_difference(file: Path, model: Model) -> str | None:
     return None
 
 
-def other_embeddings(file: Path, graph: Graph) -> str | None:
-    """The first table of an ONNX file, of the shape of an embedding, whose numbers no weight of the graph has."""
+def changed_numbers(file: Path, graph: Graph) -> str | None:
+    """The first table of an ONNX file that was a weight of the graph and was changed: one of the shape of an embedding that
+    no weight equals, or one that has nearly all numbers of a weight.
+
+    The exporter multiplies some weights into others, which changes all their numbers; what these compute, the outputs tell.
+    """
     import onnx
 
+    embeddings = {
+        tuple(part.weight.shape)
+        for part in graph.module.modules()
+        if isinstance(part, nn.Embedding)
+    }
     tables: dict[tuple[int, ...], list[np.ndarray]] = {}
-    for part in graph.module.modules():
-        if isinstance(part, nn.Embedding):
-            tables[tuple(part.weight.shape)] = []
     for weight in graph.module.state_dict().values():
         numbers = weight.detach().float().cpu().numpy()
-        # The exporter turns matrices of linear layers, which may have the shape of an embedding then.
-        for table in (numbers, numbers.T):
-            if table.shape in tables:
-                tables[table.shape].append(table)
+        # The exporter turns matrices of linear layers.
+        for table in (numbers, numbers.T)[: max(1, numbers.ndim)]:
+            tables.setdefault(table.shape, []).append(table)
     for stored in onnx.load(file).graph.initializer:
-        if tuple(stored.dims) in tables:
-            found = onnx.numpy_helper.to_array(stored).astype(np.float32)
-            if not any(np.array_equal(found, table) for table in tables[found.shape]):
-                # The exporter's own names (val_75) say nothing to a reader.
-                shape = " x ".join(map(str, found.shape))
-                return stored.name if "." in stored.name else f"a table of {shape} numbers"
+        shape = tuple(stored.dims)
+        if shape not in tables or stored.data_type != onnx.TensorProto.FLOAT:
+            continue
+        found = onnx.numpy_helper.to_array(stored)
+        most = found.size if shape in embeddings else max(1, FEW * found.size)
+        if any(np.array_equal(found, table) for table in tables[shape]):
+            continue
+        if min(np.count_nonzero(found != table) for table in tables[shape]) <= most:
+            # The exporter's own names (val_75) say nothing to a reader.
+            words = " x ".join(map(str, shape))
+            return stored.name if "." in stored.name else f"a table of {words} numbers"
     return None
 
 

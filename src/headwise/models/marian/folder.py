@@ -21,7 +21,15 @@ from transformers import AutoTokenizer, GenerationConfig, MarianTokenizer
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import DEEPEST
 from headwise.models.marian import files as marian_files
-from headwise.models.marian.names import OUTPUT, embedding_names, embedding_places, entries
+from headwise.models.marian.names import (
+    NO_PROJECTION,
+    OUTPUT,
+    TIED_LAYERS,
+    embedding_names,
+    embedding_places,
+    entries,
+    written_out,
+)
 from headwise.models.marian.network import SSRU, MarianToolkitConfig, MarianToolkitModel, sinusoids
 
 # Marian's names of activations. Its gelu is x σ(1.702 x), and since EXACT_GELU the exact one.
@@ -31,6 +39,7 @@ EXACT_GELU = (1, 12, 3)
 NORMALISED_KEYS = (1, 11)
 # The decoder layer, from 1 on, whose first head aligns words; LAST: the last.
 GUIDED, LAST = "transformer-guided-alignment-layer", "last"
+NO_POSITIONS = "transformer-disable-position-embeddings"
 LONGEST = 512  # tokens
 PADDING = "<pad>"
 # The logit of a word that is never written; 16 bits hold it.
@@ -41,7 +50,6 @@ FEWEST_SHARED = 0.5  # of the pieces that a cutter makes, those that its vocabul
 # all ways to say that an option is not used.
 WITHOUT: dict[str, Any] = {
     "alibi": False,
-    "embedding-normalization": False,
     "factors-dim-emb": 0,
     "input-join-fields": False,
     "input-reorder": [],
@@ -52,20 +60,22 @@ WITHOUT: dict[str, Any] = {
     "special-vocab": [],
     "transformer-attention-mask": "default",
     "transformer-decoder-ffn-depth": 2,
-    "transformer-disable-position-embeddings": False,
     "transformer-ffn-depth": 2,
-    "transformer-no-affine": False,
-    "transformer-no-bias": False,
-    "transformer-no-projection": False,
+    NO_PROJECTION: False,
     "transformer-pool": False,
     "transformer-rnn-projection": False,
-    "transformer-tied-layers": [],
-    "transformer-train-position-embeddings": False,
+    TIED_LAYERS: [],
     "transformer-train-positions": False,
     "ulr": False,
 }
 # Options that are true or false, and what headwise reads of them.
-FLAGS = ("output-omit-bias", "tied-embeddings", "tied-embeddings-all", "tied-embeddings-src")
+FLAGS = (
+    NO_POSITIONS,
+    "output-omit-bias",
+    "tied-embeddings",
+    "tied-embeddings-all",
+    "tied-embeddings-src",
+)
 READ = {
     *FLAGS,
     GUIDED,
@@ -85,7 +95,8 @@ READ = {
     "version",
 }
 # What changes no number here: of networks of other types, of training, of options in WITHOUT that are not used, of sizes
-# that the matrices have.
+# that the matrices have. Three change nothing in Marian 1.12 either (findings/): no-affine, no-bias and
+# train-position-embeddings; a file that lacked biases, or had positions, is refused by the names of its weights.
 UNUSED = {
     "dec-cell-base-depth",
     "dec-cell-high-depth",
@@ -93,6 +104,7 @@ UNUSED = {
     "dim-vocabs",
     "embedding-fix-src",
     "embedding-fix-trg",
+    "embedding-normalization",
     "embedding-vectors",
     "enc-cell",
     "enc-cell-depth",
@@ -110,6 +122,9 @@ UNUSED = {
     "transformer-depth-scaling",
     "transformer-dim-aan",
     "transformer-dim-ffn",
+    "transformer-no-affine",
+    "transformer-no-bias",
+    "transformer-train-position-embeddings",
     "ulr-dim-emb",
     "ulr-trainable-transformation",
 }
@@ -121,7 +136,7 @@ def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianToolkitTokenizer]
 
     Raises HeadwiseError for a model of another kind, for damage, and where the vocabulary is missing or another's.
     """
-    arrays, options = marian_files.read(file)
+    arrays, options = written_out(*marian_files.read(file))
     sides = vocabularies(file)
     arrays, scales = without_scales(arrays)
     config = configuration(file, arrays, options)
@@ -134,7 +149,7 @@ def read_folder(file: Path) -> tuple[MarianToolkitModel, MarianToolkitTokenizer]
 
 def configuration_in(file: Path) -> MarianToolkitConfig:
     """The shape of a model in a file."""
-    return configuration(file, *marian_files.read(file))
+    return configuration(file, *written_out(*marian_files.read(file)))
 
 
 def configuration(
@@ -168,6 +183,7 @@ def configuration(
         )
     autoreg = options.get("transformer-decoder-autoreg", "self-attention")
     tied_all = bool(options.get("tied-embeddings-all"))
+    positions = not options.get(NO_POSITIONS)
     preprocess = operations(file, options, "transformer-preprocess", "", "dn")
     activation = options.get("transformer-ffn-activation", "swish")
     return MarianToolkitConfig(
@@ -177,6 +193,7 @@ def configuration(
         postprocess=operations(file, options, "transformer-postprocess", "dan", "dan"),
         postprocess_emb=operations(file, options, "transformer-postprocess-emb", "d", "dn"),
         postprocess_top=operations(file, options, "transformer-postprocess-top", "", "dn"),
+        positions=positions,
         decoder_autoreg=SSRU if autoreg == "rnn" else autoreg,
         source_words=source_words,
         target_words=target_words,
@@ -193,8 +210,8 @@ def configuration(
         activation_function="gelu"
         if activation == "gelu" and made_since(file, options, EXACT_GELU)
         else ACTIVATIONS[activation],
-        # By √width, which Marian has no option for.
-        scale_embedding=True,
+        # By √width, where positions are added.
+        scale_embedding=positions,
         share_encoder_decoder_embeddings=tied_all,
         tie_word_embeddings=tied_all or bool(options.get("tied-embeddings")),
         max_position_embeddings=LONGEST,
@@ -309,7 +326,7 @@ def filled(
     with torch.device("meta"):
         hf = MarianToolkitModel(config)
     found = weights_in(file, arrays, config)
-    positions = sinusoids(config.max_position_embeddings, config.d_model)
+    positions = sinusoids(config.max_position_embeddings, config.d_model) * config.positions
     for side in ("encoder", "decoder"):
         found[f"model.{side}.embed_positions.weight"] = positions.clone()
     for name, expected in hf.state_dict().items():

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from headwise.models.marian.files import SCALE
 from headwise.models.marian.network import SSRU, MarianToolkitConfig
 
 OUTPUT = "decoder_ff_logit_out"
+# By these options a file leaves weights out (`written_out`).
+TIED_LAYERS, NO_PROJECTION = "transformer-tied-layers", "transformer-no-projection"
 PROJECTIONS = (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o"))
 
 
@@ -52,6 +58,38 @@ def entries(config: MarianToolkitConfig) -> Iterator[Entry]:
             yield from norm_names(f"model.{side}.layers.0.embedded", f"{side}_emb", "_pre")
         if "n" in config.postprocess_top:
             yield from norm_names(f"model.{side}.layers.{layers - 1}.top", f"{side}_top", "")
+
+
+def written_out(
+    arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The same model without the options by which a file leaves weights out: decoder layers that share theirs get copies of
+    them, attention without an output projection the identity. An option that does not fit the weights stays."""
+    arrays, options = dict(arrays), dict(options)
+    tied = options.get(TIED_LAYERS)
+    layers = {found[1] for name in arrays if (found := re.match(r"decoder_l(\d+)_", name))}
+    if (
+        isinstance(tied, list)
+        and len(tied) == options.get("dec-depth")
+        and {str(number) for number in tied} == layers
+    ):
+        del options[TIED_LAYERS]
+        shared = {name: arrays.pop(name) for name in list(arrays) if name.startswith("decoder_l")}
+        for layer, number in enumerate(tied, 1):
+            start = f"decoder_l{number}_"
+            for name, array in shared.items():
+                if name.startswith(start):
+                    arrays[f"decoder_l{layer}_{name.removeprefix(start)}"] = array
+
+    # An engine of int8 would want a scale for the identity.
+    if options.get(NO_PROJECTION) and not any(name.endswith(SCALE) for name in arrays):
+        del options[NO_PROJECTION]
+        for name in [name for name in arrays if re.search(r"_l\d+_(self|context)_Wv$", name)]:
+            start = name.removesuffix("Wv")
+            width = arrays[name].shape[-1]
+            arrays.setdefault(f"{start}Wo", np.eye(width, dtype=np.float32))
+            arrays.setdefault(f"{start}bo", np.zeros((1, width), np.float32))
+    return arrays, options
 
 
 def embedding_places(config: MarianToolkitConfig) -> dict[str, tuple[str, int]]:

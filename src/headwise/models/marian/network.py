@@ -36,9 +36,10 @@ class MarianToolkitConfig(MarianConfig):
     preprocess, postprocess: what comes before and after a sublayer, in order: d dropout, a the sublayer's input is
     added, n layer norm. postprocess_emb, postprocess_top: the same after the embeddings and after the last layer.
     preprocess_keys: whether keys and values of self-attention are preprocessed, too, as in Marian since 1.11; before,
-    only queries were. decoder_autoreg: what every layer of the decoder begins with, `self-attention` or `ssru`.
-    source_words, target_words: how many the matrices have in Marian. toolkit: the configuration in its file.
-    activation_scales: by a matrix's name in the toolkit, the factor by which engines of int8 scale its inputs.
+    only queries were. positions: whether embeddings are scaled by the root of the width and get sinusoids. decoder_autoreg:
+    what every layer of the decoder begins with, `self-attention` or `ssru`. source_words, target_words: how many the
+    matrices have in Marian. toolkit: the configuration in its file. activation_scales: by a matrix's name in the toolkit,
+    the factor by which engines of int8 scale its inputs.
     """
 
     model_type = "marian-toolkit"
@@ -48,6 +49,7 @@ class MarianToolkitConfig(MarianConfig):
     postprocess_emb: str = "d"
     postprocess_top: str = ""
     preprocess_keys: bool = False
+    positions: bool = True
     decoder_autoreg: str = "self-attention"
     source_words: int = 0
     target_words: int = 0
@@ -60,6 +62,13 @@ class Sinusoids(MarianSinusoidalPositionalEmbedding):
 
     def create_weight(self) -> Tensor:
         return sinusoids(*self.weight.shape).to(self.weight)
+
+
+class NoPositions(MarianSinusoidalPositionalEmbedding):
+    """Zeros, of a model that sees no order but by its masks."""
+
+    def create_weight(self) -> Tensor:
+        return torch.zeros_like(self.weight)
 
 
 def sinusoids(positions: int, width: int) -> Tensor:
@@ -267,8 +276,9 @@ class MarianToolkitModel(MarianMTModel):
         decoder.layers = nn.ModuleList(
             DecoderLayer(config, layer) for layer in range(config.decoder_layers)
         )
+        positions = Sinusoids if config.positions else NoPositions
         for stack in (encoder, decoder):
-            stack.embed_positions = Sinusoids(config.max_position_embeddings, config.d_model)
+            stack.embed_positions = positions(config.max_position_embeddings, config.d_model)
         self.post_init()
 
 
