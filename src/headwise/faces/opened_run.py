@@ -22,7 +22,7 @@ from headwise.core.layout import HeadMask
 from headwise.core.measured import UNPRUNED
 from headwise.core.result import WIDTH, plain_number, printed
 from headwise.core.tables import INTERACTIONS, MODELS, SCORES, WORDS
-from headwise.faces.report import report
+from headwise.faces.report import report as write_report
 from headwise.faces.report.models import model_rows, ordered
 from headwise.faces.report.run_folder import read_run
 from headwise.faces.report.summary import lead_sentences
@@ -33,7 +33,7 @@ from headwise.models.model import Model
 from headwise.roles.lost_words import LostWords
 from headwise.roles.role_tests import Roles
 
-# What a study may have found, and the file that shows it: a signature comes after its table.
+# What a study may have found, and the file that shows it is there: the one that is written last.
 TABLES = {
     "scores": SCORES.signature_file,
     "roles": "roles/facts.json",
@@ -94,6 +94,7 @@ class Run:
                 }
             )
         columns = ["model", "heads", quality, "change", "low", "high"]
+        # Numbers also where there is no row, or none was measured.
         return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[2:], float))
 
     @property
@@ -111,6 +112,7 @@ class Run:
                 f"{self.folder} has no chosen model: name one, of {', '.join(names) or 'none yet'}."
             )
         if name == UNPRUNED:
+            # The folder of a study loads as its full model.
             return load(self.folder, device)
         if name not in names:
             raise HeadwiseError(
@@ -165,7 +167,7 @@ class Run:
 
     def report(self) -> Path:
         """Write its page again, `report.html`; returns its path (`hw.report`)."""
-        return report(self)
+        return write_report(self)
 
     def plot(self) -> HeadGrid:
         """A picture of the heads that the chosen model kept. Raises HeadwiseError where none was chosen."""

@@ -55,7 +55,7 @@ HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")  # of tr
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
 
 
-# what people look for here
+# Names that people look for in a Model, and what to write in their place.
 INSTEAD = {
     name: f"write hw.{name}(model, …)"
     for name in ("score", "prune", "evaluate", "effects", "roles", "export", "lab", "masked")
@@ -64,7 +64,11 @@ INSTEAD["prune_heads"] = "write model.without({layer: [heads]}), which gives a s
 
 
 class Model:
-    """A transformers model with its tokenizer and the map of its heads. source: the local folder it came from."""
+    """A transformers model with its tokenizer and the map of its heads.
+
+    layout: of a model that lost heads, which ones of the first model are left; None where all are. allow_partial: heads
+    that headwise does not see are accepted (`discover`). source: the local folder it came from.
+    """
 
     @called_as(
         "hw.Model(model, tokenizer)",
@@ -113,11 +117,11 @@ class Model:
         self.refuse_head_masks(named)
         return self.hf.generate(*inputs, **named)
 
-    if not TYPE_CHECKING:
+    if not TYPE_CHECKING:  # which would take any name for one that a Model has
 
         def __getattr__(self, name: str) -> Any:
             hint = INSTEAD.get(name, "")
-            # of a model that is being made there is none yet
+            # `hf` is not there yet while `__init__` runs.
             if not name.startswith("_") and not hint and hasattr(vars(self).get("hf"), name):
                 hint = f"that of the transformers model is model.hf.{name}"
             raise NoSuchName(f"A Model has no {name}{': ' * bool(hint)}{hint}.")
@@ -157,6 +161,7 @@ class Model:
 
     @property
     def heads(self) -> HeadMap:
+        """The heads that it has, in its own numbers; `heads_left` has those of the first model."""
         return self.discovery.heads
 
     @property
@@ -226,7 +231,7 @@ class Model:
                 raise HeadwiseError(
                     f"{head} cannot align: it is none of the {kind} heads of {describe(self.heads)}."
                 )
-        settings: Any = copy.copy(self.hf.generation_config)  # another model may have the same one
+        settings: Any = copy.copy(self.hf.generation_config)  # several models may share one
         if heads:
             settings.alignment_heads = [[head.layer, head.head] for head in heads]
             # Else transformers drops what it does not know when it loads the settings.

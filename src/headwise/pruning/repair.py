@@ -141,13 +141,11 @@ class Repairs:
         self.text = text
         self.dev = dev
         self.layers = sublayers(model.hf, model.discovery)
-        self.states_on_dev: dict[
-            bool, LastStates
-        ] = {}  # by whether they are those of the encoder alone
-        self.missed_by_cut: dict[HeadMask, float] = {}  # what a model misses that is only cut
-        self.missed_on_part: dict[
-            tuple[HeadMask, bool], float
-        ] = {}  # by mask and whether layers make up
+        # By whether they are those of the encoder alone.
+        self.states_on_dev: dict[bool, LastStates] = {}
+        # What models miss: only cut; repaired on a part of the text, where layers make up and where they do not.
+        self.missed_by_cut: dict[HeadMask, float] = {}
+        self.missed_on_part: dict[tuple[HeadMask, bool], float] = {}
 
     @classmethod
     def on(cls, model: Model, text: AnyText, dev: AnyText) -> Repairs:
@@ -223,7 +221,7 @@ class Repairs:
         """The model repaired in one way; where that does not help, only cut. with_values: value projections are tried,
         too."""
         model, text, on_dev = self.model, whole.text, self.on_dev(mask)
-        # That the cache may grow was agreed to with the mask.
+        # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
         smaller = model.only(mask, grow=True)
         to_fit = changed_layers(model, mask, self.layers)
         refuse_few_tokens(smaller, to_fit, text)
@@ -304,7 +302,7 @@ def fit(
     weight = by_output(out).detach().double().cpu().t()
     constant = out.bias is not None
     if not len(weight) and not constant:
-        return
+        return  # no head is left, and no bias
     start = torch.cat([weight, out.bias.detach().double().cpu()[None]]) if constant else weight
     # Sums over the tokens that are fitted, and over those that choose the ridge.
     fitted, held = (Moments.empty(len(weight), weight.shape[1], constant) for _ in range(2))
@@ -323,7 +321,7 @@ def fit(
             if attended and values.explains(attended[0], features):
                 text.add(*wide, number, masks[side], attended[0], targets, weights)
             else:
-                wide = None  # the layer does more with its values than was seen
+                wide = None  # what was read is not all that the projection is made of
     (fitted + held).refuse_unsound(layer.out)
     missed, best = held_out_fit(fitted, held, start)
     if values and wide:

@@ -353,8 +353,9 @@ def write_grid(plan: Plan, out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class SeedTable:
-    """One run folder: the facts of its settings, their numbers, and the models that each is compared with."""
+class SeedRun:
+    """The run of one seed, from its folder: the facts of its settings, their numbers, and the models that each is compared
+    with."""
 
     folder: Path
     settings: Mapping[str, Mapping[str, Any]]
@@ -408,9 +409,9 @@ def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     pass for more sentences than there are. With two or three seeds it is wide, as t is of so few. Where one of the
     seeds lacks a translation there is a mean, and no interval.
     """
-    by_data: dict[str, list[SeedTable]] = {}
+    by_data: dict[str, list[SeedRun]] = {}
     for data, _, folder in runs:
-        table = read_seed_table(folder)
+        table = read_seed_run(folder)
         if table is not None:
             by_data.setdefault(data, []).append(table)
     rows = []
@@ -420,7 +421,7 @@ def seed_means(runs: Sequence[tuple[str, int, Path]]) -> pd.DataFrame:
     return ACROSS.of(rows)
 
 
-def read_seed_table(folder: Path) -> SeedTable | None:
+def read_seed_run(folder: Path) -> SeedRun | None:
     """What a run has measured so far; None where that is nothing."""
     if not all(below(folder, name).is_file() for name in (MODELS.file, "run.json")):
         return None
@@ -437,10 +438,10 @@ def read_seed_table(folder: Path) -> SeedTable | None:
             f"{folder} was to be averaged with other seeds, but its pruning.csv and run.json cannot be read "
             f"({type(error).__name__}: {error}): run this seed again."
         ) from None
-    return SeedTable(folder, settings, numbers, against)
+    return SeedRun(folder, settings, numbers, against)
 
 
-def setting_rows(runs: Sequence[SeedTable]) -> Iterator[dict[str, Any]]:
+def setting_rows(runs: Sequence[SeedRun]) -> Iterator[dict[str, Any]]:
     """The rows of one data set, setting by setting in the order of the runs."""
     settings = dict.fromkeys(name for run in runs for name in run.settings)
     references = ("", FULL.name, *comparison_references())
