@@ -6,7 +6,7 @@ Heads are those of `hw.Greedy(keep=N)`, fitted on mono.en, which needs no target
 other sentences of mono.en. `cut` are the same heads without repair. --sentences: the same heads repaired on so many
 sentences of mono.en. --random: as many random heads, repaired. --train: trained from the repaired model, as
 `train="distil"`, on a text; its seconds are of the training. A row for each model and quality, of greedy search on test:
-its value and its change to the whole model, with 95 % intervals, and processor seconds.
+its value, its change to the whole model and to the repaired one, with 95 % intervals, and processor seconds.
 Models, and their translations of each test, are kept in the work folder, so that a killed run goes on and another test is
 read by the same models; the table has all that are there.
 """
@@ -185,6 +185,11 @@ def main(options: argparse.Namespace) -> None:
             if number:
                 change = own.change(number, 0)
                 row |= {"change": change.value, "low": change.low, "high": change.high}
+                repaired = work / f"{kept}.repaired.{seed}.{test}.json"
+                if way != "repaired" and repaired in places:
+                    more = own.change(number, places.index(repaired))
+                    row |= {"to_repaired": more.value}
+                    row |= {"to_repaired_low": more.low, "to_repaired_high": more.high}
             rows.append(row)
     table = pd.DataFrame(rows).sort_values(["quality", "kept", "model", "seed"])
     table.to_csv(options.out, index=False, float_format="%.4g")
