@@ -21,7 +21,9 @@ from headwise.core.folders import SUMS
 from headwise.faces.cli import app
 from headwise.models.engines import native
 from headwise.models.engines.check import Check
+from headwise.models.engines.comparison import changed_numbers
 from headwise.models.engines.engine import engine
+from headwise.models.engines.graph_files import Graph
 from headwise.models.model_files import MARK, WEIGHTS
 from models.tasks.askers import embedder
 
@@ -286,6 +288,22 @@ def test_one_changed_number_of_an_ordinary_checkpoint_is_found(place: Path, tmp_
     (stock / SUMS).unlink()
     found = verdicts(hw.check(stock, small))
     assert found["outputs"] is True and found["weights"] is False
+
+
+def test_tables_of_an_onnx_file_that_are_no_weights_are_no_damage(tmp_path: Path) -> None:
+    """Constants, and what the exporter makes of weights; a weight with one other number is."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (headwise[onnx])")
+    linear = torch.nn.Linear(12, 1)
+    weight = linear.weight.detach().numpy().copy()
+    changed = weight.T.copy()
+    changed[7] += 1e-3
+    right = [weight.T, 2 * weight, np.float32([0.5]), np.float32(3)]
+    graph = Graph("it", linear, {}, {}, ())
+    for tables, wrong in ((right, False), ([*right, changed], True)):
+        stored = [onnx.numpy_helper.from_array(one, f"val_{n}") for n, one in enumerate(tables)]
+        made = onnx.helper.make_graph([], "it", [], [], stored)
+        onnx.save(onnx.helper.make_model(made), tmp_path / "it.onnx")
+        assert bool(changed_numbers(tmp_path / "it.onnx", graph)) is wrong
 
 
 REPAIRED: dict[str, Callable[[], hw.Model]] = {

@@ -164,7 +164,8 @@ def changed_numbers(file: Path, graph: Graph) -> str | None:
     """The first table of an ONNX file that was a weight of the graph and was changed: one of the shape of an embedding that
     no weight equals, or one that has nearly all numbers of a weight.
 
-    The exporter multiplies some weights into others, which changes all their numbers; what these compute, the outputs tell.
+    The exporter multiplies some weights into others, which changes all their numbers; what these compute, the outputs tell,
+    and what tables of less than ten numbers do, which may be constants.
     """
     import onnx
 
@@ -184,7 +185,7 @@ def changed_numbers(file: Path, graph: Graph) -> str | None:
         if shape not in tables or stored.data_type != onnx.TensorProto.FLOAT:
             continue
         found = onnx.numpy_helper.to_array(stored)
-        most = found.size if shape in embeddings else max(1, FEW * found.size)
+        most = found.size if shape in embeddings else FEW * found.size
         if any(np.array_equal(found, table) for table in tables[shape]):
             continue
         if min(np.count_nonzero(found != table) for table in tables[shape]) <= most:
