@@ -347,7 +347,7 @@ class Folder:
         """A block in which no other process works in the folder, which is made if need be. main: whether this process is
         the one that writes. Raises HeadwiseError where another process has it."""
         lock = FileLock(self.place / ".lock")
-        made = not self.place.exists()
+        is_new = not self.place.exists()
         if main:
             self.make()
             with writing(self.place):
@@ -366,7 +366,7 @@ class Folder:
                 with suppress(OSError):  # Windows removes no open file
                     (self.place / ".lock").unlink()
             lock.release()
-            if empty and made:
+            if empty and is_new:
                 with suppress(OSError):
                     self.place.rmdir()
 

@@ -32,7 +32,7 @@ def controlled(
     many times as there are tokens for each that it was tried on; everywhere by √(u / U) b (k − k̄ c), because k̄ is of a
     sample, too, for u units of the sample and U of the text (`effective_units`).
     """
-    made = sums.by_document(documents)
+    sums_by_document = sums.by_document(documents)
     tried_units = tried.by_document(documents)
     known_units = known.by_document(known_documents)
     gains: list[float] = []
@@ -45,7 +45,7 @@ def controlled(
             rest = of_all[: len(counts)] - of_all.sum(0) / every.sum() * counts[:, None]
         rest_of_tried = of_documents(np.where(tried.whole(site)[0] > 0, rest, 0), documents)
         rest = of_documents(rest, documents)
-        lost, counts = made.whole(site)
+        lost, counts = sums_by_document.whole(site)
         if not counts.any():
             continue
         units = effective_units(counts)
@@ -60,11 +60,11 @@ def controlled(
         before = variation(plain, counts)
         after = variation(precise, counts)
         lost = np.where(after < before, precise, plain)
-        made.parts[site] = [np.column_stack([lost, counts])]
+        sums_by_document.parts[site] = [np.column_stack([lost, counts])]
         least = np.minimum(before, after)
         varies = least > 0
         gains += (before[varies] / least[varies]).tolist()
-    return made, float(np.median(gains)) if gains else 1.0
+    return sums_by_document, float(np.median(gains)) if gains else 1.0
 
 
 def as_if_tried(sums: np.ndarray, of_head: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -75,8 +75,8 @@ def as_if_tried(sums: np.ndarray, of_head: np.ndarray, counts: np.ndarray) -> np
     # few units have a wider interval than all would have
     wider = expanded_quantile(effective_units(of_head)) / expanded_quantile(effective_units(counts))
     residual = (sums - ratio * of_head) * counts.sum() / total * wider
-    made: np.ndarray = ratio * counts[:, None] + residual
-    return made
+    scaled: np.ndarray = ratio * counts[:, None] + residual
+    return scaled
 
 
 def slopes_of_others(sums: np.ndarray, rest: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -101,13 +101,13 @@ class Sample:
         gain of a measure by it."""
         documents = self.batches.documents
         of_ahead = self.ahead.documents if self.ahead.rows else None
-        made = {}
+        precise = {}
         gains = []
         for name, sums in self.measured.items():
             tried, known = self.tried[name], self.first_order[name]
-            made[name], gain = controlled(sums, tried, known, documents, of_ahead)
+            precise[name], gain = controlled(sums, tried, known, documents, of_ahead)
             gains.append(gain)
-        return made, min(gains)
+        return precise, min(gains)
 
     def enough(self) -> bool:
         """Whether no other batch is to be read: ranks have settled, or another batch would take too long."""

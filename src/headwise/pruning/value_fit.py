@@ -104,10 +104,10 @@ class Values:
         """Whether the output projection gets what these values make of A X, and nothing else."""
         heads = len(self.rows)
         rows = by_output(self.projection)[self.rows].to(attended)
-        made = torch.einsum("bqkm,kdm->bqkd", attended.unflatten(2, (heads, -1)), rows)
+        explained = torch.einsum("bqkm,kdm->bqkd", attended.unflatten(2, (heads, -1)), rows)
         if self.projection.bias is not None:
-            made = made + self.projection.bias[self.rows].to(attended)
-        far = (made.flatten(2) - features).abs().max()
+            explained = explained + self.projection.bias[self.rows].to(attended)
+        far = (explained.flatten(2) - features).abs().max()
         return bool(far <= NEAR * features.abs().max())
 
     def start(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,8 +177,8 @@ def alternated(
             gram = moments.gram[rows, rows]
             # What all values and outputs make of these rows is never as wide as the model: outputs meet those of the head.
             inner = best @ outputs[head].t()
-            made = through_values(moments.gram[rows], values, moments.constant) @ inner
-            wanted = moments.cross[rows] @ outputs[head].t() - made
+            by_all = through_values(moments.gram[rows], values, moments.constant) @ inner
+            wanted = moments.cross[rows] @ outputs[head].t() - by_all
             ridge = strength * float(gram.diagonal().mean()) or 1.0
             own = inner[head * size : (head + 1) * size]
             floor = 1e-4 * float(own.diagonal().mean()) or 1.0

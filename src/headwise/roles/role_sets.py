@@ -134,14 +134,14 @@ def role_sets(
 
     def trials(batch: RecordedBatch) -> list[Trial]:
         # The first trial changes nothing: it is the loss that the others are compared with.
-        made: list[Trial] = [{}]
+        tried: list[Trial] = [{}]
         for experiment in experiments:
             if experiment.offsets is None:
-                made.append(silent_heads(experiment.heads, device))
+                tried.append(silent_heads(experiment.heads, device))
             else:
-                made.append(at_offsets(experiment.offsets, batch.there))
-            made += [silent_heads(heads, device) for heads in experiment.random]
-        return made
+                tried.append(at_offsets(experiment.offsets, batch.there))
+            tried += [silent_heads(heads, device) for heads in experiment.random]
+        return tried
 
     table = SETS.of()
     if experiments:

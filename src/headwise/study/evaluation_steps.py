@@ -204,10 +204,10 @@ class MeasureLosses(
             return []
         rows: list[dict[str, Any]] = []
         for number, before, after in full.beside(own).worse(1, 0, WORSE_TEXTS):
-            made: tuple[float | str, float | str] = before, after
+            shown: tuple[float | str, float | str] = before, after
             if isinstance(own, Similarities):
-                made = lines[int(before)], lines[int(after)]
-            row = (number + 1, lines[number], *made)
+                shown = lines[int(before)], lines[int(after)]
+            row = (number + 1, lines[number], *shown)
             rows.append(dict(zip(("number", "text", "before", "after"), row, strict=True)))
         if run.task.output == "causal-lm" and rows:
             whole, small = (model_of(run, one).task for one in (FULL, variant))

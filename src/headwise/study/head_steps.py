@@ -131,8 +131,8 @@ class ScorePass(
         said, silent = said_words(model, text)
         others = [name for name in names if name != SILENT]
         scores = run_pass(model, text, others, run.plan.seed) if others else Measurement()
-        made = {**scores.sums, SILENT: silent}
-        scores.sums = {name: made[name] for name in names if name in made}
+        every = {**scores.sums, SILENT: silent}
+        scores.sums = {name: every[name] for name in names if name in every}
         return scores, said
 
     def said(self, run: RunContext, model: Model) -> list[Said]:
@@ -458,12 +458,12 @@ def tested_again(run: RunContext, model: Model, mask: HeadMask) -> Roles:
     data = role_data(model, treebank, confirm, tested_pairs(run), counts)
     total = data.all_words(subject_of(model))
     found = find_roles(model, data, run.plan.seed, share_of_words(total, run.progress))
-    made = signature_of(model, **data.facts(), seed=run.plan.seed, heads=mask.heads.to_json())
+    signature = signature_of(model, **data.facts(), seed=run.plan.seed, heads=mask.heads.to_json())
     tables: dict[str, Any] = {}
     for name in ("table", "roles", "labels", "causal"):
         # Else head 1 of a layer that lost head 0 would be called head 0.
         tables[name] = numbered(getattr(found, name), mask)
-    return replace(found, **tables, signature=made)
+    return replace(found, **tables, signature=signature)
 
 
 @dataclass(frozen=True)

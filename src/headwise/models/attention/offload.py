@@ -121,11 +121,11 @@ def separate_copy(model: nn.Module) -> nn.Module:
         if (hook := hook_of(module)) is not None:
             # Shared by both models: a deep copy would load every weight into memory.
             known |= {id(each): each for each in (hook.weights_map, hook.tied_params_map)}
-    made = copy.deepcopy(model, known)
+    copied = copy.deepcopy(model, known)
     # Accelerate's are bound to the first model, which they would move.
     for name in MOVES:
-        made.__dict__.pop(name, None)
-    return made
+        copied.__dict__.pop(name, None)
+    return copied
 
 
 @contextmanager

@@ -477,18 +477,20 @@ def vocabulary(file: Path, cutter: Path, named: bool = False) -> Vocabulary:
             f"{file} is named as a vocabulary, and headwise reads those of SentencePiece (.spm) and of Marian (.yml, "
             ".json)."
         )
-    made = Vocabulary(file, read_numbers(file), cutter, named=named)
-    if lacking := [piece for piece in (made.end, made.unknown) if piece not in made.numbers]:
+    vocabulary = Vocabulary(file, read_numbers(file), cutter, named=named)
+    if lacking := [
+        piece for piece in (vocabulary.end, vocabulary.unknown) if piece not in vocabulary.numbers
+    ]:
         raise HeadwiseError(
             f"{file} has no piece {lacking[0]}, which every vocabulary of Marian has: copy it again."
         )
-    share = np.mean([pieces.id_to_piece(each) in made.numbers for each in range(len(pieces))])
+    share = np.mean([pieces.id_to_piece(each) in vocabulary.numbers for each in range(len(pieces))])
     if share < FEWEST_SHARED:
         raise HeadwiseError(
             f"{cutter} cuts text into other pieces than {file.name} has ({share:.0%} of its own are there): put the "
             "model's own .spm there."
         )
-    return made
+    return vocabulary
 
 
 def read_numbers(file: Path) -> dict[str, int]:
