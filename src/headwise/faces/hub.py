@@ -414,7 +414,10 @@ def card_of(
     if run is not None and row is not None:
         paragraphs.append(" ".join(verdict_sentences(run, row)))
     elif layout is not None:
-        paragraphs.append(f"{len(layout)} of {layout.heads.total} attention heads are left.")
+        paragraphs.append(
+            f"{len(layout)} of {layout.heads.total} attention heads are left. These files do not say what it cost to "
+            "remove the others."
+        )
     if layout is not None:
         how = LOAD_STOCK if is_stock else LOAD
         named = str((config.architectures or [""])[0])

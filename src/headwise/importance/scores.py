@@ -498,6 +498,8 @@ def collect_scores(
         "heads": model.heads.to_json(),
         "text": text.text.fingerprint,
         "text_name": getattr(text.text, "name", ""),
+        # What its answers are worth is then not in any score.
+        "unmeasured": "" if model.task.measured else type(model.hf).__name__,
         "objective": text.objective,
         "sentences": text.sentences,
         "dropped": text.dropped,

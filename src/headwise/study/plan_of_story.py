@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, few_names
 from headwise.core.options import SEED, keep_name
 from headwise.study.plan import GreedySweep, Plan
 from headwise.study.plan_of_prune import (
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SIZES = ["75%", "50%", "25%"]  # the shares of heads that are kept where nobody names any
 # The targets of one-sided text are searched for like this: else the whole model would not agree with itself.
 SEARCH = {"beam": 1, "batch": 50}
+HEARD = 100  # recordings that the heads of a speech model are tested on, at most
+FEWEST_RECORDINGS = 20  # of them: fewer have no halves to speak of
 MEASURED_APART = {
     "judge": False,
     "untrained": 0,
@@ -63,6 +65,8 @@ def plan_of_story(
 def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
     """The plan with what its options left to the model; and what will be read and done, in sentences."""
     (asked,) = plan.pruning
+    if not model.task.measured:
+        model.task.check_quality()  # it says what to do instead
     plan, note = completed(plan, model)
     data = plan.data
     if data.dev is None and data.held_out is None:
@@ -86,6 +90,12 @@ def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
     roles = plan.roles
     if "translations" in model.task.provides and "words" not in roles.model_fields_set:
         plan = plan.model_copy(update={"roles": roles.model_copy(update={"words": True})})
+    asked_for = roles.treebank or "recordings" in roles.model_fields_set
+    if model.task.reads_audio and not asked_for:
+        data = plan.data
+        heard = data.held_out if data.dev is None else len(model.task.read(data.dev))
+        tested = min(HEARD, heard or 0) if (heard or 0) >= FEWEST_RECORDINGS else 0
+        plan = plan.model_copy(update={"roles": roles.model_copy(update={"recordings": tested})})
     return plan, [*story_lines(plan, model), *([note] if note else [])]
 
 
@@ -100,16 +110,17 @@ def story_lines(plan: Plan, model: Model) -> list[str]:
     if data.test is not None:
         reads.append(f"and at the end on {named(data.test)}")
     does = [f"scores {model.heads.total} heads"]
-    trees = plan.roles.treebank
-    does.append(
-        f"finds what they do on {named(trees)}"
-        if trees
-        else "looks for no roles (--treebank names trees)"
-    )
+    trees, heard = plan.roles.treebank, plan.roles.recordings
+    if trees or heard:
+        does.append(f"finds what they do on {named(trees) if trees else f'{heard} recordings'}")
+    elif model.task.reads_audio:
+        does.append(f"looks for no roles (dev has fewer than {FEWEST_RECORDINGS} recordings)")
+    else:
+        does.append("looks for no roles (--treebank names trees)")
     for sweep in plan.pruning:
         sizes = ", ".join(keep_name(keep) for keep in sweep.keep) or "several sizes"
         how = " and repairs what is left" if isinstance(sweep, GreedySweep) and sweep.repair else ""
-        does.append(f"removes {' and '.join(sweep.kinds)} heads (keeps {sizes}){how}")
+        does.append(f"removes {few_names(sweep.kinds)} heads (keeps {sizes}){how}")
     return [f"The story of {model.name}: {', '.join(reads)}; {'; '.join(does)}."]
 
 

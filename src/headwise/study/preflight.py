@@ -146,7 +146,10 @@ def impossible(run: RunContext) -> Iterator[tuple[str, str]]:
             yield "[roles] pairs tests cross attention on sentence pairs", "leave it out"
     roles = plan.roles
     if task.reads_audio and (roles.treebank or roles.confirm):
-        yield "[roles] treebank and confirm are text", "take recordings = N, of the dev recordings"
+        yield (
+            "[roles] treebank and confirm (--treebank, --confirm) are text",
+            "leave them out; a story tests heads on dev recordings, and so does a plan with recordings = N",
+        )
     if roles.words and not (task.reads_audio or "words" in task.provides):
         yield "[roles] words needs a model that predicts words", "leave it out"
     if roles.recordings and not task.reads_audio:

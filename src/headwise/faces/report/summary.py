@@ -112,7 +112,8 @@ def lead_of(run: RunContents) -> dict[str, str]:
     nothing to say."""
     lead = dict.fromkeys(("headline", "basis", "advice", "verdict", "why"), "")
     if run.full is None or run.chosen is None:
-        return lead | {"headline": without_choice(run), "why": why_no_choice(run)}
+        said = {"headline": without_choice(run), "basis": attention_alone(run)}
+        return lead | said | {"why": why_no_choice(run)}
     verdict = run.verdict_of(run.chosen)
     if sizes := sizes_tried(run):
         # No limit says which of the sizes is wanted, so none of them leads, and nothing follows for one.
@@ -426,6 +427,18 @@ def like_untrained(run: RunContents) -> str:
             f"untrained models{': it shows little of what was learned' if most else ''}."
         )
     return ""
+
+
+def attention_alone(run: RunContents) -> str:
+    """A sentence on scores of a model whose answers are not measured; empty for any other."""
+    classes = [signature.get("unmeasured") for signature in run.scored]
+    named = next((one for one in classes if isinstance(one, str) and one), "")
+    if not named:
+        return ""
+    return (
+        f"What a {named} answers is not measured here: these scores say how its heads attend, not what is lost without "
+        "them."
+    )
 
 
 def without_choice(run: RunContents) -> str:

@@ -43,8 +43,8 @@ class Unmeasured(Task):
     def check_quality(self, text: Any = None) -> None:
         raise HeadwiseError(
             f"{self.model_name} is a {type(self.hf).__name__}, whose answers headwise does not measure, so it cannot be "
-            "evaluated, nor pruned by its quality: score it (confidence, entropy, dormancy), and remove heads with "
-            "model.without."
+            "evaluated, nor pruned by its quality: score it (headwise score gives confidence, entropy and dormancy, and "
+            "headwise report a page of them), and remove heads with model.without."
         )
 
     def quality_batches(
