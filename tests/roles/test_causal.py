@@ -12,6 +12,7 @@ from benchmarks.truth.planted_templates import SIZE, plant_template_model
 import headwise as hw
 from headwise.core.heads import Head
 from headwise.core.layout import HeadMask
+from headwise.core.options import SEED
 from headwise.core.tables import CAUSAL
 from headwise.models.attention.capture import keeping
 from headwise.models.token_rows import IGNORED
@@ -160,7 +161,7 @@ def lost_without(model: hw.Model, task: str, heads: list[Head]) -> float:
     mask = HeadMask.full(model.heads).without(heads)
     values: list[float] = []
     with torch.no_grad(), keeping(model.hf, model.discovery, mask):
-        for batch in BATCHES[task](subject_of(model), OTHER_SEED):
+        for batch in BATCHES[task](subject_of(model), SEED + OTHER_SEED):
             for row in range(len(batch["labels"])):
                 values += lost(
                     model.hf, {key: value[row : row + 1] for key, value in batch.items()}
