@@ -27,6 +27,7 @@ REPAIRED = {
     "random heads, repaired": "#d9822b",
 }
 LEAST = -22.0
+TRAINED = "trained-40000"  # the text that all numbers of heads were trained on
 # What models were trained on that are not named after it: the text that the repair was fitted on.
 TEXTS = {"repaired": "no training", "trained": "8,000, twice"}
 
@@ -45,7 +46,7 @@ def repaired_points(folder: Path) -> pd.DataFrame:
     drawn = drawn[(drawn.quality == "bleu") & (drawn.difference > LEAST)]
     ways = [*drawn.order]
     drawn["order"] = drawn.order.map(
-        dict(zip(["cut", "repaired", "trained", "random"], REPAIRED, strict=True))
+        dict(zip(["cut", "repaired", TRAINED, "random"], REPAIRED, strict=True))
     )
     drawn["text"] = [text_of(way) for way in ways]
     return drawn
