@@ -97,7 +97,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: jsonl(f, '{"source": "a", "target": 7}'), "Line 2 of … under 'target' but int: '7'"),
     (lambda f: jsonl(f, '{"source": "\\ud83d", "target": "b"}'), "Sentence 2 of 'a.jsonl' … half"),
     (lambda f: ParallelText.from_dataset(DATASET), "no column 'source', … it has en, fr"),
-    (lambda f: ParallelText.from_dataset(DATASET, "en", "de"), "Row 1 of … 'dataset' has no 'de'"),
+    (lambda f: ParallelText.from_dataset(DATASET, "en", "de"), "no column 'de': it has en, fr"),
     (
         lambda f: ParallelText.from_dataset(DatasetDict(a=DATASET), "en", "fr", split="b"),
         "no split 'b': it has a",

@@ -20,7 +20,13 @@ from tokenizers import (
     processors,
     trainers,
 )
-from transformers import MarianTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    ByT5Tokenizer,
+    MarianTokenizer,
+    PreTrainedTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from headwise.data.annotated import Annotated, Mention, Word
 from headwise.data.embedded import pairs, write_treebank
@@ -214,6 +220,50 @@ def test_normalised_letters_are_found(tokenizers: Tokenizers) -> None:
     tokenizer = tokenizers["marian"]
     (row,) = align_subwords(tokenizer, [sentence("ﬁne", "…", "Ｔable")], 40, Coverage())
     assert [one.strip() for one in spelled(tokenizer, row)] == ["fine", "...", "Table"]
+
+
+@pytest.mark.parametrize("text", ["Все спят .", "Él comió plátanos .", "我 爱 北京", "w & w"])
+def test_bytes_belong_to_their_letters(text: str) -> None:
+    """ByT5 has a token for each byte: every word has those of its letters, and the blank before it."""
+    tokenizer, coverage = ByT5Tokenizer(), Coverage()
+    (row,) = align_subwords(tokenizer, [text], 99, coverage)
+    counts = [len(f"{' ' * bool(place)}{word}".encode()) for place, word in enumerate(text.split())]
+    assert [row.word_of.count(word) for word in range(len(counts))] == counts
+    assert coverage.merged_words == 0 and row.word_of[-1] == SPECIAL_WORD
+
+
+class Escaping(PreTrainedTokenizer):
+    """Letters, the last of a word with </w>, after Moses' escapes, as in FSMT and BioGPT."""
+
+    def __init__(self) -> None:
+        letters = [chr(number) for number in range(33, 127)]
+        self.all = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters)]
+        super().__init__(unk_token="<unk>")
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.all)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {token: place for place, token in enumerate(self.all)}
+
+    def _tokenize(self, text: str, **_: object) -> list[str]:
+        words = [word.replace("&", "&amp;").replace("'", "&apos;") for word in text.split()]
+        return [token for word in words for token in [*word[:-1], f"{word[-1]}</w>"]]
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return self.get_vocab().get(token, 0)
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return self.all[index]
+
+
+def test_escapes_and_ends_of_words_are_no_letters() -> None:
+    (row,) = align_subwords(Escaping(), ["woman 's w & w amp"], 99, Coverage())
+    assert [row.word_of.count(word) for word in range(6)] == [5, 7, 1, 5, 1, 3]
+    # Where the text has such an escape, it is one of letters.
+    (row,) = align_subwords(Escaping(), ["a &amp; b"], 99, Coverage())
+    assert [row.word_of.count(word) for word in range(3)] == [1, 9, 1]
 
 
 def test_what_does_not_fit_is_counted(tokenizers: Tokenizers) -> None:

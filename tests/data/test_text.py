@@ -17,7 +17,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from headwise.data import store
-from headwise.data.text import ParallelText, Text, read_lines
+from headwise.data.text import LabelledText, ParallelText, Text, read_lines
 from refusals import refuses
 
 PAIRS = [
@@ -175,7 +175,20 @@ def test_a_dataset_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_sided_text_of_a_data_set(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", '{"line": "one"}\n{"line": "two"}\n')
     assert list(Text.open(f"datasets:{tmp_path}?text=line")) == ["one", "two"]
-    refuses(lambda: Text.open(f"datasets:{tmp_path}"), "has no column 'text' or 'translation'")
+    refuses(lambda: Text.open(f"datasets:{tmp_path}"), "no column 'text': it has line … ?text=line")
+
+
+def test_a_table_is_the_same_as_a_data_set(tmp_path: Path) -> None:
+    """To pandas a quote that opens a cell goes on into later lines: of 16 rows eight were left."""
+    rows = '"She left\t0\nplain words here\t1\nhe said so"\t2\nplain again\t0\nNA\t1\n'
+    file = write(tmp_path / "quotes.tsv", "text\tlabel\n" + rows * 4)
+    whole = [row.split("\t") for row in (rows * 4).splitlines()]
+    for spec in (file, f"datasets:{file}"):
+        assert [list(row) for row in LabelledText.open(spec)] == whole
+    some = LabelledText.open(f"datasets:{file}?split=train[2:10]")
+    assert [list(row) for row in some] == whole[2:10]
+    refuses(lambda: Text.open(f"datasets:{file}?split=dev"), "Unknown split")
+    refuses(lambda: Text.open(f"datasets:{write(tmp_path / 'a.arrow', '')}"), "give the folder")
 
 
 @pytest.fixture

@@ -258,6 +258,12 @@ def test_a_model_that_starts_with_its_language(tmp_path: Path) -> None:
     assert rows_of(batches, "labels") == expected and expected[0][-1] == start
     other = mbart(tmp_path / "third", src_lang="en_XX", tgt_lang="de_DE")
     refuses(lambda: hw.Model(hf, other, "it"), "into ro_RO (decoder_start_token_id … as de_DE")
+    # As PLBart's folders are, whose page gives the start to `generate`.
+    del hf.config.decoder_start_token_id
+    hf.generation_config.decoder_start_token_id = None
+    refuses(
+        lambda: hw.Model(hf, told, "it"), "does not say what its translations begin with … ro_RO"
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -34,6 +34,24 @@ def test_what_wraps_a_model() -> None:
     assert hw.Model(adapted.merge_and_unload(), model.tokenizer).heads.total > 0
 
 
+def test_a_model_with_parts_of_transformer_lens() -> None:
+    """`TransformerBridge.boot_transformers(hf_model=model)` puts them into the model itself."""
+    model = asker("gpt2")
+
+    class Bridge(torch.nn.Module):
+        """In place of an attention layer."""
+
+        __module__ = "transformer_lens.model_bridge"
+
+        def forward(self, states: Any, *_: Any, **__: Any) -> Any:
+            return states, None
+
+    for block in model.hf.transformer.h:
+        block.attn = Bridge()
+    for given in (model.hf, Bridge()):
+        refuses(lambda given=given: hw.Model(given), "TransformerLens … a copy")
+
+
 @pytest.mark.parametrize("name", ["head_mask", "decoder_head_mask", "cross_attn_head_mask"])
 def test_masks_of_transformers_4_are_refused(name: str) -> None:
     model = asker("marian")

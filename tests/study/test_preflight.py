@@ -11,6 +11,7 @@ import pytest
 
 from headwise.core.errors import HeadwiseError
 from headwise.study.study import dry_run, run_study
+from models.tasks.askers import asker, lines
 from study.studies import Notes, plan_of
 
 
@@ -109,3 +110,17 @@ def test_one_file_as_two_texts_is_refused_and_shared_sentences_are_said(
     assert said(tiny, tmp_path / "out", f"{both} of 100 dev sentences are also in the train text")
     tiny["data"]["dev"] = sides(tmp_path, "dev", lines[200:299])
     assert not said(tiny, tmp_path / "out", "are also in")
+
+
+def test_a_measure_that_the_model_cannot_have(tmp_path: Path) -> None:
+    """Of a language model, whose words are no translations."""
+    folder = asker("gpt2").save(tmp_path / "model")
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(lines(30)) + "\n")
+    values = {
+        "model": str(folder),
+        "data": {"train": str(text), "dev": str(text)},
+        "scoring": {"measures": ["ablation.bleu"]},
+        "pruning": [],
+    }
+    assert "ablation.bleu needs translations" in refusal(values, tmp_path / "out")

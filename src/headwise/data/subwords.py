@@ -8,6 +8,8 @@ counted.
 
 from __future__ import annotations
 
+import html
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from headwise.data.annotated import Annotated, Span, merged_indices
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+# Beginnings of words, and ends of words or of what goes on, in tokenizers without offsets.
+MARKS = re.compile("▁|</w>$|@@$")
+ESCAPED = re.compile("&(apos|quot|amp|lt|gt|#91|#93|#124);")
 # The word of a special token.
 SPECIAL_WORD = -1
 # The characters of a subword in the text: empty without letters, None for a special token.
@@ -170,16 +175,23 @@ def _find_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[i
         return ids, [None] * len(ids)
     after = len(ids) - before - len(inner)
 
+    if _are_bytes(subwords, text):
+        places = [index for index, letter in enumerate(text) for _ in letter.encode()]
+        return ids, [None] * before + [(place, place + 1) for place in places] + [None] * after
+
     letters = [index for index, character in enumerate(text) if not character.isspace()]
-    bare = [subword.replace("▁", "") for subword in subwords]
+    bare = [MARKS.sub("", subword) for subword in subwords]
     spelled = ["" if subword == tokenizer.unk_token else subword for subword in bare]
+    written = "".join(text[index] for index in letters)
+    said, place_of = _unescaped("".join(spelled), written)
     # For each letter of the subwords, the letters of the text that it may be.
-    matches, _ = get_charmap("".join(spelled), "".join(text[index] for index in letters))
+    matches, _ = get_charmap(said, written)
     letters_of: list[list[int]] = []  # of each subword, as indices of the text
     start = 0
     for subword in spelled:
         end = start + len(subword)
-        letters_of.append([letters[match] for matched in matches[start:end] for match in matched])
+        found = [match for place in place_of[start:end] for match in matches[place]]
+        letters_of.append([letters[match] for match in found])
         start = end
 
     offsets: list[Offsets] = []
@@ -193,6 +205,28 @@ def _find_letters(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[i
             later = min(chain.from_iterable(letters_of[index + 1 :]), default=len(text))
             offsets.append((earlier, max(earlier, later) if subword else earlier))
     return ids, [None] * before + offsets + [None] * after
+
+
+def _are_bytes(subwords: list[str], text: str) -> bool:
+    """Whether subwords are the bytes of a text, each written as the character of its number (ByT5, Perceiver)."""
+    joined = "".join(subwords)
+    return len(joined) == len(subwords) and joined == text.encode().decode("latin-1")
+
+
+def _unescaped(said: str, text: str) -> tuple[str, list[int]]:
+    """What subwords say without the escapes of Moses (`&apos;` in FSMT and BioGPT), and of each letter its place there.
+    Those that the text has itself stay."""
+    place_of: list[int] = []
+    plain = ""
+    end = 0
+    for escape in ESCAPED.finditer(said) if said != text else ():
+        place_of += range(len(plain), len(plain) + escape.start() - end)
+        plain += said[end : escape.start()]
+        place_of += [len(plain)] * len(escape[0])
+        plain += html.unescape(escape[0])
+        end = escape.end()
+    place_of += range(len(plain), len(plain) + len(said) - end)
+    return plain + said[end:], place_of
 
 
 def _index_of(some: list[int], ids: list[int]) -> int | None:

@@ -41,8 +41,6 @@ __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 # Before the name of a data set of the Hugging Face hub.
 DATASETS = "datasets:"
-# The builders of `datasets` by the ending of a table.
-TABLES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv"}
 SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
@@ -568,11 +566,15 @@ def _dataset_records(dataset: Dataset, name: str, keys: Sequence[str]) -> Record
     """The rows of a data set, with the columns of these names and `translation`, and where each stands."""
     wanted = [*dict.fromkeys([*keys, "translation"])]
     used = [column for column in dataset.column_names if column in wanted]
-    if not used:
-        listed = "', '".join(wanted[:-1])
+    missing = [key for key in keys if key not in used]
+    if missing and "translation" not in used:
+        others = [column for column in dataset.column_names if column not in used]
+        named = zip(missing, others + ["COLUMN"] * len(missing), strict=False)
+        query = "&".join(f"{key}={column}" for key, column in named)
+        listed = "', '".join(missing)
         raise HeadwiseError(
-            f"The dataset '{name}' has no column '{listed}' or '{wanted[-1]}': "
-            f"it has {', '.join(dataset.column_names)}."
+            f"The dataset '{name}' has no column '{listed}': it has {', '.join(dataset.column_names)}. Rename its columns, "
+            f"or say which they are, such as {DATASETS}NAME?{query}."
         )
     number = 0
     # In batches, because `datasets` takes long for each single row.
@@ -633,15 +635,23 @@ def split_of(dataset: Any, split: str) -> Any:
 
 def _loaded(name: str, config: str | None, split: str) -> Dataset:
     # Here, because it takes a second, and much bad input is refused without it.
-    from datasets import Dataset, load_dataset, load_from_disk
+    from datasets import Dataset, ReadInstruction, load_dataset, load_from_disk
 
     path = Path(name)
     try:
         if path.suffix == ".parquet" and path.is_file():
             return Dataset.from_parquet(name)
-        if (builder := TABLES.get(path.suffix)) and path.is_file():
-            tabs = {"sep": "\t"} if path.suffix == ".tsv" else {}
-            return load_dataset(builder, data_files=name, split=split, **tabs)
+        if path.is_file() and ends_with(path, ".arrow", ".feather"):
+            raise HeadwiseError(
+                f"'{name}' is one file of a data set: give the folder that it lies in, as save_to_disk made it."
+            )
+        if path.is_file() and ends_with(path, ".csv", ".tsv"):
+            # As without `datasets:`, because to pandas a quote that begins a cell goes on in later lines.
+            table = Dataset.from_list([row for row, _ in _table_records(path)])
+            parts = ReadInstruction.from_spec(split).to_absolute({"train": len(table)})
+            return table.select([n for part in parts for n in range(part.from_, part.to)])
+        if path.is_file() and ends_with(path, *JSON_LINES):
+            return load_dataset("json", data_files=name, split=split)
         if any((path / file).is_file() for file in SAVED):
             saved = load_from_disk(name)
             return split_of(saved, split) if isinstance(saved, Mapping) else saved

@@ -198,9 +198,12 @@ def usual_measures(model: Model, text: Batches | None = None) -> tuple[str, ...]
     return tuple(name for name in names if given.issuperset(measure[name].needs))
 
 
-def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches) -> None:
-    """Raise HeadwiseError for measures that need what the model and its text do not provide."""
+def refuse_unscorable(model: Model, measures: Iterable[str], text: Batches | None = None) -> None:
+    """Raise HeadwiseError for measures that need what the model and its text do not provide. text: None before it is read;
+    then only what the model lacks is refused."""
     given = provided(model, text)
+    if text is None:
+        given |= {"text", "loss", "counterparts"}
     kind = type(model.hf).__name__
     free = [name for name, entry in measure.items() if not entry.needs]
     no_loss = (

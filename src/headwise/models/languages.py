@@ -31,7 +31,10 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
     begun = forced = language_of(tokenizer, settings.forced_bos_token_id)
     if begun is None:
         start = settings.decoder_start_token_id
-        begun = language_of(tokenizer, hf.config.decoder_start_token_id if start is None else start)
+        if start is None:
+            # Some configurations have no such attribute at all (PLBart's, T5's).
+            start = getattr(hf.config, "decoder_start_token_id", None)
+        begun = language_of(tokenizer, start)
     if begun is not None and marked is None:
         tokenizer.tgt_lang = begun
     elif begun is not None and marked != begun:
@@ -46,6 +49,11 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
         if language_of(tokenizer, first) == marked:
             hf.generation_config = copy.copy(settings)  # another model may have the same one
             hf.generation_config.forced_bos_token_id = first
+        elif start is None:
+            raise HeadwiseError(
+                f"{name} does not say what its translations begin with: set decoder_start_token_id in its "
+                f"generation_config.json to the number of its token of {marked}."
+            )
 
 
 def warn_of_beginnings(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:

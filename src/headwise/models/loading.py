@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from pickle import UnpicklingError
@@ -784,7 +785,11 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
         raise HeadwiseError(
             f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again."
         )
-    words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
+    words = None
+    with suppress(
+        NotImplementedError
+    ):  # of a model that reads letters without a table of them (CANINE)
+        words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
     # Else an id without an embedding stops the work in the middle of a text.
     if tokenizer is not None and words is not None and len(tokenizer) > words:
         raise HeadwiseError(

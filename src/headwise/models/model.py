@@ -32,7 +32,7 @@ from headwise.core.progress import OnProgress, refuse_other_progress, silent, wi
 from headwise.models.attention.backward import is_quantised
 from headwise.models.attention.capture import keeping
 from headwise.models.attention.configuration import configured_alignment_heads
-from headwise.models.attention.discover import Discovery, discover
+from headwise.models.attention.discover import Discovery, discover, refuse_taken_apart
 from headwise.models.attention.head_counts import config_has_heads, write_heads_to_config
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.attention.removal import smaller_copy
@@ -389,6 +389,8 @@ def refuse_wrapped(given: Any) -> None:
             f"{type(given).__name__} is a model with adapters of PEFT: give what its merge_and_unload() returns, a plain "
             "model with the adapters in its weights."
         )
+    if isinstance(given, nn.Module):
+        refuse_taken_apart(given)
     # DataParallel calls it `module`; many wrappers call it `model`.
     inner = getattr(given, "module", None) or getattr(given, "model", None)
     if isinstance(inner, PreTrainedModel):

@@ -19,6 +19,7 @@ from headwise.core.removal_units import refuse_counts
 from headwise.data.embedded import Split
 from headwise.data.lines import one_sided
 from headwise.data.text import ParallelText, PromptPairs
+from headwise.importance.passes import refuse_unscorable
 from headwise.models.decoding.bleu import refuse_short_references
 from headwise.models.decoding.search_engines import refuse_engine, refuse_model
 from headwise.models.forecast import expected_pieces
@@ -61,6 +62,7 @@ def preflight(
             given().task.check_quality(first.as_named("train"))
     to_do = [job for job in jobs if not job.done_before]
     if given and to_do:
+        refuse_unscorable(given(), first.measures)
         for options in plan.pruning:
             refuse_irremovable(given(), options)
     lines = [*missing_texts(plan), *own_targets(first)]

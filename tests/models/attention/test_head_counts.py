@@ -17,6 +17,7 @@ from headwise.importance.untrained import untrained
 from headwise.models.loading import load
 from headwise.models.model import Model
 from models.attention.every_family import outputs
+from models.attention.families import TWO_STACKS, build
 from models.attention.shrink import make, padded
 
 CLASSES = {
@@ -89,6 +90,19 @@ def test_headwise_loads_them_with_the_numbers_of_the_first_model(tmp_path: Path)
     assert again.is_stock and again.layout == small.layout
     assert again.heads == small.heads
     assert again.layout.heads == model.heads  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("left", [4, 3])
+@pytest.mark.parametrize("name", ["MBartForCausalLM", "MarianForCausalLM"])
+def test_a_decoder_alone_has_the_decoders_number(name: str, left: int, tmp_path: Path) -> None:
+    """`num_attention_heads` of such a configuration is the encoder's, which is not there: here 4."""
+    alone = {"is_decoder": True, "is_encoder_decoder": False, "decoder_attention_heads": 8}
+    model = Model(build(name, **{**TWO_STACKS, **alone}), None, name)
+    small = model.without([Head("decoder-self", at, n) for at in (0, 1) for n in range(left, 8)])
+    again = load(small.save(tmp_path / "small"))
+    assert again.heads == small.heads
+    ids = torch.arange(4, 12)[None]
+    torch.testing.assert_close(again.hf(ids).logits, small.hf(ids).logits)
 
 
 def test_what_becomes_uneven_says_the_first_numbers_again(tmp_path: Path) -> None:

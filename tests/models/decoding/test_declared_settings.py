@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import headwise as hw
-from models.attention.families import tiny
+from headwise.models.decoding.ctranslate2 import other_search
+from headwise.models.tasks.task import refuse_two_vocabularies
+from models.attention.families import TWO_STACKS, build, tiny
 from models.tasks.askers import IDS, asker
-from models.training.letters import letters
+from models.training.letters import START, letters
+from refusals import refuses
 
 SENTENCES = ["a b c d", "c a", "b d a c b", "d"]
 
@@ -114,3 +117,60 @@ def test_translations_that_do_not_end_are_said(engine: Any, forced: int | None) 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.translate(["a b", "", "c"], beam=1, engine=engine)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize(
+    "settings", [{"min_length": 9}, {"min_new_tokens": 7}, {"early_stopping": True}]
+)
+def test_lengths_and_ends_of_the_settings(settings: dict[str, Any], beam: int) -> None:
+    model = asker(vocab_size=31)
+    for name, value in settings.items():
+        setattr(model.hf.generation_config, name, value)
+    own = model.tokenizer
+    for sentence in SENTENCES:
+        read = own(sentence, return_tensors="pt")
+        length = read["input_ids"].shape[1] * 3 // 2 + 10
+        plain = model.hf.generate(
+            **read, num_beams=beam, max_length=length, bad_words_ids=[[own.unk_token_id]]
+        )
+        (wanted,) = own.batch_decode(plain, skip_special_tokens=True)
+        assert model.translate([sentence], beam=beam) == [wanted.strip()]
+    assert other_search(model.hf, own) is not None  # CTranslate2 would not follow them
+
+
+def test_no_translation_ends_by_the_clock() -> None:
+    model = asker(vocab_size=31)
+    expected = model.translate(SENTENCES, beam=1)
+    model.hf.generation_config.max_time = 1e-9
+    assert model.translate(SENTENCES, beam=1) == expected
+
+
+def test_a_table_of_words_as_output_layer() -> None:
+    """FSMT's stands at the input of its decoder, too: of a batch only one row came through."""
+    shape = {"langs": ["en", "de"], "src_vocab_size": 31, "tgt_vocab_size": 31, **TWO_STACKS}
+    del shape["vocab_size"], shape["forced_eos_token_id"]
+    hf = build("FSMTForConditionalGeneration", **{**shape, **IDS, "decoder_start_token_id": START})
+    model = hw.Model(hf, letters("$A </s>"), "tiny fsmt")
+    alike = ["a b c d", "d c a b", "b b a c"]  # each may become as long as the longest
+    alone = [model.translate([sentence], beam=2)[0] for sentence in alike]
+    assert model.translate(alike, beam=2) == alone
+    assert model.task.dev_loss(hw.ParallelText.from_pairs([("a b", "b")])) is None
+
+
+class TwoTables:
+    """A tokenizer that writes with other words than it reads, as FSMT's of English and Russian."""
+
+    encoder: ClassVar[dict[str, int]] = {"a": 0, "b": 1}
+    decoder: ClassVar[dict[int, str]] = {0: "б", 1: "а"}
+
+
+def test_two_vocabularies_of_fsmt_are_refused() -> None:
+    shape = {"langs": ["en", "ru"], "src_vocab_size": 31, "tgt_vocab_size": 31, **TWO_STACKS}
+    del shape["vocab_size"], shape["forced_eos_token_id"]
+    hf = build("FSMTForConditionalGeneration", **{**shape, **IDS})
+    refuse_two_vocabularies(hf, letters(), "one")
+    said = "one vocabulary for sources and another for targets"
+    refuses(lambda: refuse_two_vocabularies(hf, TwoTables(), "two"), said)
+    hf.config.tgt_vocab_size = 32
+    refuses(lambda: refuse_two_vocabularies(hf, letters(), "two"), said)

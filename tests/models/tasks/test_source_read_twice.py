@@ -112,7 +112,13 @@ def test_its_own_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["BartForQuestionAnswering", "BertForQuestionAnswering", "ElectraForPreTraining"]
+    "name",
+    [
+        "BartForQuestionAnswering",
+        "BertForQuestionAnswering",
+        "ElectraForPreTraining",
+        "T5ForQuestionAnswering",
+    ],
 )
 def test_answers_that_are_not_measured(name: str, tmp_path: Path, call: Any, refused: Any) -> None:
     shape = (
@@ -126,6 +132,8 @@ def test_answers_that_are_not_measured(name: str, tmp_path: Path, call: Any, ref
             "embedding_size": 16,
         }
     )
+    if name.startswith("T5"):
+        shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
     hf = build(name, **{**shape, **IDS, "decoder_start_token_id": START})
     model = hw.Model(hf, letters(), name)
     lines = tmp_path / "lines.txt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -301,3 +302,20 @@ def test_a_tokenizer_in_python_alone() -> None:
         labels += [CLASSES.index(tag), *([-100] * (len(read) - 1))]
     assert first["input_ids"][0].tolist() == [*ids, model.tokenizer.eos_token_id]
     assert first["labels"][0].tolist() == [*labels, -100]
+
+
+def test_tags_in_iob1_are_said(tmp_path: Path) -> None:
+    """CoNLL 2003 as it was published: an entity begins with I-, and B- only parts two side by side."""
+    four = ["O", "I-PER", "B-PER", "B-LOC", "I-LOC"]
+    names = {"id2label": dict(enumerate(four)), "label2id": {n: i for i, n in enumerate(four)}}
+    model = tagger(num_labels=5, **names)
+
+    def text(first: str, second: str) -> TaggedText:
+        rows = [(["Ann", "Bob", "lives", "in", "Rome"], [first, "B-PER", "O", "O", second])]
+        return TaggedText.from_rows(rows * 2, f"{first}{second}", tmp_path)
+
+    with pytest.warns(UserWarning, match=r"4 of 6 entities in I-PERI-LOC begin with I- \(IOB1\)"):
+        model.task.encoded(text("I-PER", "I-LOC"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.task.encoded(text("B-PER", "B-LOC"))

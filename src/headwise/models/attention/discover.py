@@ -543,11 +543,21 @@ def tags(model: nn.Module) -> bool:
     return type(model).__name__ in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.values()
 
 
+def refuse_taken_apart(model: nn.Module) -> None:
+    """Raise HeadwiseError for a model that TransformerLens was given, or made of one."""
+    if any(type(part).__module__.startswith("transformer_lens.") for part in model.modules()):
+        raise HeadwiseError(
+            "TransformerLens put modules of its own into this model: load it again, and give TransformerLens a copy "
+            "(hf_model=copy.deepcopy(model))."
+        )
+
+
 def check_heads(
     model: nn.Module, heads: HeadMap, modules: Mapping[Site, nn.Module], allow_partial: bool
 ) -> None:
     """Compare the map with the configuration or, where that has no number, with the modules named attention."""
     if not heads.kinds:
+        refuse_taken_apart(model)
         raise HeadwiseError(
             f"{type(model).__name__} shows no attention head: it does not call transformers' attention registry, and "
             "none of its layers multiplies softmax weights with values right before an output projection that headwise "

@@ -21,7 +21,15 @@ def config_has_heads(config: Any, layout: HeadMask) -> bool:
         return False
     # One number, or the layers are uneven.
     left = {len(layout.of(site)) for site in layout.heads.sites}
-    return left == {getattr(config.get_text_config(), "num_attention_heads", None)}
+    text = config.get_text_config()
+    return left == {getattr(text, count_name(text, layout.heads), None)}
+
+
+def count_name(text: Any, heads: HeadMap) -> str:
+    """What the configuration of a stack calls its number of heads. In families of two stacks (BART's), of which a decoder
+    stands alone, `num_attention_heads` is the encoder's."""
+    own = "decoder_attention_heads"
+    return own if "decoder-self" in heads.kinds and hasattr(text, own) else "num_attention_heads"
 
 
 def write_heads_to_config(model: nn.Module, discovery: Discovery, layout: HeadMask) -> None:
@@ -66,12 +74,12 @@ def write_counts(text: Any, heads: HeadMap) -> None:
     """Write the numbers of heads of a map with equal layers into the configuration of a stack."""
     if equal_layers(heads):
         (kind,) = heads.kinds
-        state_counts(text, heads.query[kind][0], heads.key_value[kind][0])
+        state_counts(text, heads.query[kind][0], heads.key_value[kind][0], count_name(text, heads))
 
 
-def state_counts(text: Any, query: int, key_value: int) -> None:
-    """Write the numbers of heads of every layer into the configuration of a stack."""
-    text.num_attention_heads = query
+def state_counts(text: Any, query: int, key_value: int, name: str = "num_attention_heads") -> None:
+    """Write the numbers of heads of every layer into the configuration of a stack. name: of that of query heads."""
+    setattr(text, name, query)
     if hasattr(text, "num_key_value_heads"):
         text.num_key_value_heads = key_value
 

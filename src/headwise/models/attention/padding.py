@@ -22,7 +22,7 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind, Site
 from headwise.core.layout import HeadMask
 from headwise.models.attention.discover import Discovery, output_difference, probe
-from headwise.models.attention.head_counts import equal_layers, state_counts, state_size
+from headwise.models.attention.head_counts import count_name, equal_layers, state_counts, state_size
 from headwise.models.attention.matrices import ZEROS, Matrices, by_output, chosen
 from headwise.models.attention.position_bias import TABLE, shares_bias
 from headwise.models.attention.rebuilt import give_weights, shapes, stock_model
@@ -95,7 +95,7 @@ def plans(
     for key_value, shared in numbers_of_heads(groups, left, layout):
         config = copy.deepcopy(plain)
         text = config.get_text_config()
-        state_counts(text, key_value * shared, key_value)
+        state_counts(text, key_value * shared, key_value, count_name(text, discovery.heads))
         state_size(text, discovery.head_size)
         places = one_after_another(groups, key_value, shared)
         columns = {}

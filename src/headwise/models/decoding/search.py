@@ -71,6 +71,7 @@ def search_rows(
     known = (
         config.get_generation_mode() in modes
         and not config.low_memory
+        and config.early_stopping is False
         and given.get("use_cache")
         and all(type(each) in BY_LENGTH for each in logits_processor)
         and all(type(each) in STOPPING for each in stopping_criteria)
@@ -205,10 +206,14 @@ class Running:
 
     def first(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Words]:
         """The states of the first step, and the output layer, which the model's own logits are compared with."""
+        project = projection(self.model, self.encoded.device)
+        if (
+            project is None
+        ):  # as of FSMT, whose table of words also stands at the input of its decoder
+            raise OtherSearch
         with few_logits(self.model) as seen:
             own = self.model(**inputs).logits
-        project = projection(self.model, self.encoded.device) if len(seen) == 1 else None
-        if project is None or not same_logits(project(seen[0][:1, : own.shape[1]]), own):
+        if len(seen) != 1 or not same_logits(project(seen[0][:1, : own.shape[1]]), own):
             raise OtherSearch
         return seen[0], Words(project)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -221,6 +222,8 @@ def decode(
     most tokens, without the start token."""
     config: Any = model.config.get_text_config(decoder=True)
     banned = banned_words(model, tokenizer) or None
+    settings: Any = model.generation_config
+    least = max(settings.min_length or 0, (settings.min_new_tokens or -1) + 1)
 
     def generated(loop: Callable[..., Tensor] | None) -> Tensor:
         written: Tensor = model.generate(
@@ -229,16 +232,18 @@ def decode(
             num_beams=search.beam,
             length_penalty=search.length_penalty,
             max_length=length + 1,
-            min_length=length + 1 if exactly else 0,
+            min_length=length + 1 if exactly else min(least, length + 1),
             do_sample=False,
             bad_words_ids=banned,
-            early_stopping=False,
+            early_stopping=settings.early_stopping or False,
             # A generation configuration may set these: they would replace the length, or give other rows.
             max_new_tokens=None,
             min_new_tokens=None,
             num_return_sequences=1,
             return_dict_in_generate=False,
             custom_generate=loop,
+            # Translations that end by the clock are others on each machine; None would leave the clock as it is.
+            **({"max_time": math.inf} if settings.max_time else {}),
         )
         return written
 

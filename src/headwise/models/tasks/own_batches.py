@@ -101,7 +101,7 @@ class OwnBatches:
         if hf.config.is_encoder_decoder and not reads_its_source_twice(hf):
             if "decoder_input_ids" not in tensors:
                 tensors["decoder_input_ids"] = decoder_inputs(
-                    labels, start_token(hf), hf.config.pad_token_id or 0
+                    labels, start_token(hf), getattr(hf.config, "pad_token_id", None) or 0
                 )
         elif (
             ids is not None

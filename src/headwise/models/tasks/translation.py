@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import nn
 from transformers import PreTrainedModel
 
 from headwise.core.answers import Answers
@@ -110,7 +111,9 @@ class Translation(Task):
         with loss_forward(self.hf):
             return dev_loss(self.hf, data, BATCH_TOKENS)
 
-    def dev_loss(self, dev: ParallelText) -> float:
+    def dev_loss(self, dev: ParallelText) -> float | None:
+        if not isinstance(self.hf.get_output_embeddings(), nn.Linear):
+            return None  # `loss_forward` knows no other output layer (FSMT's is a table of words)
         refuse_other_labels(self.hf, self.tokenizer, self.model_name)
         encoded = Encoded(dev, self.tokenizer, self.longest)
         with loss_forward(self.hf):

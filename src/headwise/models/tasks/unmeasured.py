@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES
 
 from headwise.core.answers import Answers
 from headwise.core.errors import HeadwiseError
@@ -34,8 +35,9 @@ class Unmeasured(Task):
 
     @classmethod
     def fits(cls, hf: PreTrainedModel, heads: HeadMap) -> bool:
-        # A model without a head of its own is its own base: it gives last states.
-        return hf.get_output_embeddings() is None and hf.base_model is not hf
+        # A model without a head of its own is its own base: it gives last states. T5's for questions is, too.
+        finds_answers = type(hf).__name__ in MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values()
+        return hf.get_output_embeddings() is None and (hf.base_model is not hf or finds_answers)
 
     def encoded(self, text: Text) -> Lines:
         return Lines(text, self.tokenizer, self.longest, "decoder-self" in self.heads.kinds)

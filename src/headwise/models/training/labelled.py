@@ -184,6 +184,7 @@ class Tagged(Labelled):
         every = {tag for _, named in text for tag in named} - {str(IGNORED)}
         numbers = {**class_numbers(sorted(every), text.name, model), str(IGNORED): IGNORED}
         warn_of_one_class(sorted(every), text, model)
+        warn_of_other_beginnings(text, model)
         found = []
         for words, named in text:
             _, firsts = pieces(words, tokenizer)
@@ -288,6 +289,27 @@ def warn_of_one_class(names: Sequence[str], text: StoredText, model: PreTrainedM
             names[0],
             f"All {len(text):,} texts of {text.name} have the label '{names[0][:50]}': what is measured on them says "
             "nothing of the other classes. Give texts of each, such as a table in random order.",
+        )
+
+
+def warn_of_other_beginnings(text: TaggedText, model: PreTrainedModel) -> None:
+    """Warn of tags in IOB1, where B- only parts two entities side by side, for a model that may have learned IOB2, where
+    each entity begins with B-."""
+    if not any(name.startswith("B-") for name in class_names(model)):
+        return
+    inside = entities = 0
+    for _, tags in text:
+        for before, tag in zip(["O", *tags], tags, strict=False):
+            mark, _, kind = tag.partition("-")
+            begins = mark == "B" or (mark == "I" and before not in (f"B-{kind}", tag))
+            entities += begins
+            inside += begins and mark == "I"
+    if inside > entities / 2:
+        warn_once(
+            text,
+            "IOB1",
+            f"{inside:,} of {entities:,} entities in {text.name} begin with I- (IOB1): a model that learned to begin each "
+            "with B- (IOB2) is counted as wrong there. Give the scheme that the model learned.",
         )
 
 
