@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from os import PathLike
@@ -27,6 +28,10 @@ COMMENT = re.compile(r"#\s*(id|sent_id|text|newdoc|newpar)\b|#[^\t]*\s=\s")
 COUNTED = 3  # lines that begin with 1, 2, 3 have no words there
 TREE_ROW = re.compile(r"[0-9]+\t[^\t]+(\t[^\t]*){8}")
 DOCUMENT = "-DOCSTART-"  # in place of a word, in files of CoNLL 2003
+
+# Between two words of a list as NumPy prints it, which a table made by pandas has, and as Python does.
+WITHOUT_COMMAS = re.compile(r"""['"]\s+['"]""")
+WITH_COMMAS = re.compile(r"""['"]\s*,""")
 
 Row = tuple[list[str], list[str]]  # the words of a sentence and their tags
 
@@ -232,7 +237,12 @@ def row_of(row: Any, where: str, features: Any = None) -> Row:
     """The words and tags of a row in Python. features: of a data set, which may name the numbers of tags."""
     if isinstance(row, Mapping):
         column = next((name for name in WORDS if name in row), None)
-        tagged = next((name for name in TAGS if name in row), None)
+        tags_of_row = [name for name in TAGS if name in row]
+        if len(tags_of_row) > 1:
+            raise HeadwiseError(
+                f"{where} has {' and '.join(tags_of_row)}: leave all but one out, that of the tags which the model learned."
+            )
+        tagged = next(iter(tags_of_row), None)
         if column is None or tagged is None:
             raise HeadwiseError(
                 f"{where} has {', '.join(map(str, row)) or 'no column'}: give tokens and ner_tags, tags or labels."
@@ -259,6 +269,9 @@ def row_of(row: Any, where: str, features: Any = None) -> Row:
 def listed(cell: Any) -> list[Any]:
     """The words of a cell: a list, or text of one (`['EU', 'rejects']`), or words with blanks between them."""
     if isinstance(cell, str) and cell.lstrip().startswith("["):
+        if WITHOUT_COMMAS.search(cell) and not WITH_COMMAS.search(cell):
+            # Python would read 'EU' 'rejects' as one word.
+            return shlex.split(cell.strip()[1:-1])
         try:
             cell = ast.literal_eval(cell.strip())
         except (ValueError, SyntaxError, MemoryError, RecursionError):

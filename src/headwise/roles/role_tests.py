@@ -427,6 +427,13 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
             f"{ENOUGH_SUPPORT[0]} times, or in fewer than {ENOUGH_SUPPORT[1]} sentences, in a half. Longer text would "
             "test them."
         )
+    names = [measure.split(".") for measure in occurring["measure"].unique()]
+    relations = {parts[1] for parts in names if parts[0] == "syntactic" and len(parts) > 1}
+    if "comp" in relations and "nsubj" not in relations:
+        lines.append(
+            "The relations of the treebank are those of SUD (comp, subj), and comp:obj, comp:aux and comp:pred are one test "
+            "here: give the same trees in UD."
+        )
     for name, text in coverage.items():
         if text.unknown_share > FOREIGN:
             lines.append(
