@@ -204,7 +204,7 @@ def test_few_units_have_values_but_neither_interval_nor_p(made: Made) -> None:
     change = answers.change(2, 1)
     assert number == Number(answers.value(1), units=answers.units)
     assert change == Number(answers.difference(2, 1), units=answers.units)
-    assert change.verdict(answers.quality) == ""
+    assert change.finding(answers.quality) == ""
 
 
 def test_texts_without_a_disagreement_say_as_much_as_their_number() -> None:
@@ -268,7 +268,7 @@ def test_shares_of_few_texts_keep_away_from_certainty() -> None:
     answers = Answers({ACCURACY: ""}, np.stack([right, np.ones((40, 3)), right], 2), np.ones(40))
     change = answers.change(1)
     assert change.value == 50 and change.low is not None and 0 < change.low < 50
-    assert change.verdict(ACCURACY) == "better"
+    assert change.finding(ACCURACY) == "better"
     perfect = answers.number(2)
     assert perfect.value == perfect.high == 100 and perfect.low == pytest.approx(91.2, abs=0.1)
 

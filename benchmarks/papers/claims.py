@@ -384,7 +384,7 @@ def better_than_scratch(run: RunContents) -> ClaimOutcome | None:
         change = run.change_of(control, "pruned")
         if control["control"] == "from-scratch" and change.value is not None:
             texts.append(f"{control['reference']} {change_text(change, run.quality.unit)}")
-            said.add(change.verdict(run.quality))
+            said.add(change.finding(run.quality))
     if not texts:
         return None
     here = f"pruned minus from scratch: {'; '.join(texts)}"

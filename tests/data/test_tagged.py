@@ -67,6 +67,14 @@ def test_a_sentence_of_one_word_is_one(tmp_path: Path) -> None:
     assert len(TaggedText.open(tmp_path / "a.jsonl")) == 2
 
 
+def test_lists_as_numpy_prints_them(tmp_path: Path) -> None:
+    """What pandas writes of a frame of `datasets`: Python would join the words, which have no commas between them."""
+    cells = "\"['Ann' \"\"o'clock\"\" 'Rome']\",['B-PER' 'O' 'B-LOC']"
+    (tmp_path / "a.csv").write_text(f"tokens,ner_tags\n{cells}\n")
+    rows = [*TaggedText.open(tmp_path / "a.csv")]
+    assert rows == [(["Ann", "o'clock", "Rome"], ["B-PER", "O", "B-LOC"])]
+
+
 def table(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
@@ -79,6 +87,10 @@ REFUSED = {
     "kaggle.csv": (
         table("Sentence #,Word,POS,Tag", "Sentence: 1,Ann,NNP,B-PER"),
         "Sentence #, Word, POS, Tag … give tokens and ner_tags",
+    ),
+    "two.jsonl": (
+        table('{"tokens": ["Ann"], "tags": ["NNP"], "ner_tags": ["B-PER"]}'),
+        "has ner_tags and tags: leave all but one out",
     ),
     "unnumbered.csv": (
         table("words,labels", "Ann,B-PER", "lives,O"),

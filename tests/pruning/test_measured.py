@@ -34,9 +34,9 @@ from headwise.core.qualities import (
     ],
 )
 def test_a_change_says_something_where_interval_and_p_do(change: Number, of_bleu: str) -> None:
-    assert change.verdict(BLEU) == change.verdict(ACCURACY) == of_bleu
+    assert change.finding(BLEU) == change.finding(ACCURACY) == of_bleu
     lower_is_better = {BETTER: WORSE, WORSE: BETTER}.get(of_bleu, of_bleu)
-    assert change.verdict(PERPLEXITY) == change.verdict(WORD_ERROR_RATE) == lower_is_better
+    assert change.finding(PERPLEXITY) == change.finding(WORD_ERROR_RATE) == lower_is_better
 
 
 def test_equal_further_training_leads_where_it_was_measured() -> None:

@@ -127,6 +127,10 @@ def test_with_all_heads_nothing_changes(family: str) -> None:
     before = model.hf.state_dict()
     after = made.model.hf.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+    # Nor is there anything to fit where masks are compared.
+    whole = HeadMask.full(model.heads)
+    some = whole.without([next(iter(model.heads))])
+    assert Repairs(model, text_of(model), text_of(model, seed=1)).nearest([some, whole]) == whole
 
 
 @pytest.mark.parametrize("family", FAMILIES)

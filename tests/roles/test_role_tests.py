@@ -277,6 +277,18 @@ def test_words_that_became_one_are_said() -> None:
     )
 
 
+def test_trees_of_sud_are_said() -> None:
+    """Surface-syntactic UD: comp:obj and comp:aux, which UD tells apart, are one relation."""
+
+    def of(*relations: str) -> list[str]:
+        rows = [{"measure": f"syntactic.{each}.to-governor", "n": 99} for each in relations]
+        return warnings({}, pd.DataFrame(rows).assign(n_again=99, enough=True))
+
+    (line,) = of("comp", "subj", "mod")
+    assert "those of SUD" in line
+    assert not of("nsubj", "obj", "det") and not of("comp", "nsubj")
+
+
 def arcs(sentence: Annotated) -> Counter[tuple[str, str, str]]:
     """Every word with its relation and its governor."""
     forms = [*(word.form for word in sentence.words), ""]

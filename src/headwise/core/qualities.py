@@ -16,7 +16,7 @@ import numpy as np
 Values = TypeVar("Values", float, np.ndarray)
 
 NO_BREAK = "\u202f"
-BETTER, WORSE, NOT_DISTINGUISHABLE = VERDICTS = ("better", "worse", "not distinguishable")
+BETTER, WORSE, NOT_DISTINGUISHABLE = FINDINGS = ("better", "worse", "not distinguishable")
 NUMBER_COLUMNS = ("value", "low", "high", "p", "units")
 BLEU_STATISTICS = 10  # of a sentence; those of chrF stand behind them
 
@@ -35,8 +35,8 @@ class Number:
     p: float | None = None
     units: float | None = None
 
-    def verdict(self, quality: QualityMeasure) -> str:
-        """The verdict on a change of quality: one of VERDICTS; empty without an interval. A change is distinguishable where
+    def finding(self, quality: QualityMeasure) -> str:
+        """What a change of quality says: one of FINDINGS; empty without an interval. A change is distinguishable where
         the interval leaves out 0 and p is below 0.05."""
         if self.low is None or self.high is None:
             return ""

@@ -39,7 +39,7 @@ TABLES = {
     "roles": "roles/facts.json",
     "interactions": INTERACTIONS.signature_file,
     "lost_words": WORDS.signature_file,
-    "pruning": MODELS.file,
+    "pruning": MODELS.file,  # pruning.csv: every number of every model
 }
 
 

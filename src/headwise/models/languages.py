@@ -56,7 +56,7 @@ def settle_languages(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
             )
 
 
-def warn_of_beginnings(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
+def warn_of_line_prefixes(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
     """Warn of a model whose source lines begin with a language or a task. Once for a model: it reads the vocabulary."""
     if hf.config.is_encoder_decoder and hasattr(tokenizer, "get_vocab"):
         warn_of_codes(tokenizer, name)

@@ -39,7 +39,7 @@ from headwise.models.attention.removal import smaller_copy
 from headwise.models.decoding.search_engines import translator_of
 from headwise.models.decoding.translator import Translator, cut_note, endless_note, translate
 from headwise.models.known_text import KnownText, write_known_texts
-from headwise.models.languages import languages_of, settle_languages, warn_of_beginnings
+from headwise.models.languages import languages_of, settle_languages, warn_of_line_prefixes
 from headwise.models.model_files import (
     PARTIAL,
     copy_siblings,
@@ -70,6 +70,7 @@ class Model:
     that headwise does not see are accepted (`discover`). source: the local folder it came from.
     """
 
+    # A wrong call is answered with the right one, in place of Python's TypeError.
     @called_as(
         "hw.Model(model, tokenizer)",
         {"device": "move the model first, hw.Model(model.to('cuda'), …)"},
@@ -98,12 +99,12 @@ class Model:
         self.name = name or str(hf.config.name_or_path) or type(hf).__name__
         self.layout = layout
         self.source = source
-        # On which heads were chosen, or weights fitted; a smaller model inherits them.
+        # Texts on which heads were chosen or weights fitted; a smaller model inherits them.
         self.known_texts: tuple[KnownText, ...] = ()
         # Two small forwards: after this line every head has an address.
         self.discovery: Discovery = discover(hf, allow_partial)
         settle_languages(hf, tokenizer, self.name)
-        warn_of_beginnings(hf, tokenizer, self.name)
+        warn_of_line_prefixes(hf, tokenizer, self.name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """What the transformers model answers, `model.hf(…)`: it reads tensors, as its tokenizer makes them."""
@@ -302,7 +303,7 @@ class Model:
         grow: where key/value heads would be copied, so that the key/value cache or the weights grow, warn; else raise
         HeadwiseError.
         """
-        refuse_no_mask(mask, "model.without(heads)")
+        require_mask(mask, "model.without(heads)")
         return self._cut(mask, grow)
 
     def _cut(self, mask: HeadMask, grow: bool) -> Model:
@@ -360,6 +361,7 @@ class Model:
                     self.hf.save_pretrained(
                         partial, max_shard_size=size, save_original_format=self.is_stock
                     )
+                # config.json says that a record belongs beside it, so that one that was lost is noticed.
                 mark_sealed(partial)
                 write_known_texts(partial, self.known_texts)
                 if self.tokenizer is not None:
@@ -469,7 +471,7 @@ def masked(
         )
     if only is None:
         only = kept_without(discovery.heads, heads, "hw.masked(model, only=mask)")
-    refuse_no_mask(only, "hw.masked(model, heads)")
+    require_mask(only, "hw.masked(model, heads)")
     with keeping(hf, discovery, only):
         yield only
 
@@ -483,7 +485,7 @@ def kept_without(every: HeadMap, heads: Named, for_masks: str) -> HeadMask:
     return HeadMask.full(every).without(heads)
 
 
-def refuse_no_mask(given: Any, for_heads: str) -> None:
+def require_mask(given: Any, for_heads: str) -> None:
     """Raise HeadwiseError for anything in place of a mask of the heads that stay. for_heads: the call that takes heads
     that go."""
     if not isinstance(given, HeadMask):

@@ -4,8 +4,9 @@ From the bottom up, each output projection of the smaller model is fitted on a t
 what the whole model's layer adds (docs/methods/repair.md). The smaller model's own states go in, so a layer can also make
 up for what the layers below it miss; whether that helps is tried on a part of the text.
 
-`whole` is the model before pruning here, `smaller` or `small` the one that is fitted; what a model *misses* is the share
-of the variance of the whole model's last states that it does not have.
+The *whole* model is the one before pruning, `WholeOutputs` what its layers give; `smaller` is the one that is fitted,
+`small` its states. What a model *misses* is the share of the variance of the whole model's last states that it does not
+have, as the next module reads them: of an encoder, in the keys and values of the decoder.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from headwise.models.evaluation.last_states import (
     GOOD_TOKENS,
     Inputs,
     LastStates,
+    encoder_readers,
     features_of,
-    readers,
     refuse_few_tokens,
 )
 from headwise.models.evaluation.least_squares import Moments, held_out_fit
@@ -106,7 +107,8 @@ class WholeOutputs:
         return self.kept[place][number]
 
     def finish(self, block: str) -> None:
-        """Keep what a block gives, whose layers were all asked for: no later forward runs it or what lies below."""
+        """Let no later forward run a block, whose layers were all asked for, nor what lies below: its states stay. Where
+        outputs are kept for all fits, `wanted` has done so."""
         if not self.keeps_all:
             self.stages.finish(block)
 
@@ -188,14 +190,13 @@ class Repairs:
         """The one of several masks whose model misses least of the whole one on dev, once it is repaired on a part of the
         text."""
         refuse_few_tokens(self.model, self.layers, self.text)
+        # One way is enough to tell masks apart; `repaired` tries both for the one that stays.
         return min(masks, key=lambda mask: self.missed(mask, makes_up=True))
 
     def repaired(self, mask: HeadMask, progress: OnProgress = silent) -> Repaired:
         """The best repair of a mask: with layers that make up for what those below miss, or without, as a part of the text
         says. Raises HeadwiseError for fewer tokens than the fit needs."""
         to_fit = changed_layers(self.model, mask, self.layers)
-        if not to_fit:
-            return Repaired(self.model.only(mask, grow=True), 0.0, 0.0, True)
         makes_up = any(map(can_make_up, to_fit))
         if makes_up:
             makes_up = self.missed(mask, makes_up=True) <= self.missed(mask, makes_up=False)
@@ -205,7 +206,9 @@ class Repairs:
         """What a model misses that is repaired on a part of the text."""
         way = mask, makes_up
         if way not in self.missed_on_part:
-            with warnings.catch_warnings(action="ignore"):  # said of the model that stays
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # what cutting warns of is said of the model that stays
                 self.missed_on_part[way] = self.fitted(mask, self.whole_part, makes_up).after
         return self.missed_on_part[way]
 
@@ -220,17 +223,20 @@ class Repairs:
     ) -> Repaired:
         """The model repaired in one way; where that does not help, only cut. with_values: value projections are tried,
         too."""
-        model, text, on_dev = self.model, whole.text, self.on_dev(mask)
-        # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
+        model, text = self.model, whole.text
+        # The mask obeys the unit (head or group) that was asked for: if that lets the cache grow, the user wants it.
         smaller = model.only(mask, grow=True)
         to_fit = changed_layers(model, mask, self.layers)
+        if not to_fit:  # no head is lost
+            return Repaired(smaller, 0.0, 0.0, True)
+        on_dev = self.on_dev(mask)
         refuse_few_tokens(smaller, to_fit, text)
         if mask not in self.missed_by_cut:
             self.missed_by_cut[mask] = on_dev.missed(smaller)
         before = self.missed_by_cut[mask]
         whole.begin()
         small = Stages(smaller.hf, text.inputs)
-        # Nobody reads the layers above the last one that is fitted.
+        # Nothing is fitted above the last of them.
         layers = self.layers[: self.layers.index(to_fit[-1]) + 1]
         for number, layer in enumerate(layers):
             progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
@@ -241,8 +247,9 @@ class Repairs:
                 whole.finish(layer.block)
                 small.finish(layer.block)
         if on_dev.encoder:
-            reread(whole, small, smaller, on_dev.end)
-        # The states behind the last layer are asked for no more: this lets go of them.
+            # Where the decoder loses heads, too, its own fits make up for the encoder.
+            fit_encoder_readers(whole, small, smaller, on_dev.end)
+        # The states behind the last layer are asked for no more: where outputs are not kept, this lets go of them.
         whole.begin()
         after = on_dev.missed(smaller)
         if not after < before:
@@ -323,11 +330,11 @@ def fit(
             else:
                 wide = None  # what was read is not all that the projection is made of
     (fitted + held).refuse_unsound(layer.out)
-    missed, best = held_out_fit(fitted, held, start)
+    error, best = held_out_fit(fitted, held, start)
     if values and wide:
-        missed_then, (own, outputs, bias) = held_out_values(*wide, values.start())
-        if missed_then < missed:
-            values.write(own, outputs, bias)
+        error_with_values, (fitted_values, outputs, bias) = held_out_values(*wide, values.start())
+        if error_with_values < error:
+            values.write(fitted_values, outputs, bias)
             return
     write(out, best, constant)
 
@@ -361,10 +368,10 @@ def pairs(
     return features, targets, wanted.weights
 
 
-def reread(whole: WholeOutputs, small: Stages, model: Model, end: End) -> None:
+def fit_encoder_readers(whole: WholeOutputs, small: Stages, model: Model, end: End) -> None:
     """Fold the affine map that turns the smaller encoder's states into the whole one's, as far as one can, into the keys
     and values of the decoder, in place."""
-    linears = [linear for _, linear in readers(model)]
+    linears = [linear for _, linear in encoder_readers(model)]
     if not linears:
         return
     size = by_output(linears[0]).shape[1]

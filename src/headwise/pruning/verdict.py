@@ -53,11 +53,11 @@ class Verdict:
     """What the rule found.
 
     reference, change: the comparison that leads, to equal further training or to the full model. finding: one of
-    VERDICTS, empty without an interval. least_loss, most_loss: what is lost by both ends of the interval, in the unit of
-    the change; with a limit of the worse of two comparisons. within, over: the texts on which the loss is within the
-    limit, or over it. texts: how many the change is measured on; needed: how many the limit needs, None where no number
-    would do. saving: of SAVINGS the largest, empty without one; saved: its share. speed_up: the share by which it is
-    faster. doubts: sentences on the model.
+    FINDINGS (core/qualities.py), empty without an interval. least_loss, most_loss: what is lost by both ends of the
+    interval, in the unit of the change; with a limit, of the two comparisons the one that loses more. within, over: the
+    splits (dev, test) on which the loss is within the limit, or over it. texts: how many sentences the change is measured
+    on; needed: how many the limit needs, None where no number would do. saving: of SAVINGS the largest, empty without
+    one; saved: its share. speed_up: the share by which it is faster. doubts: sentences on the model.
     """
 
     outcome: Outcome
@@ -91,10 +91,10 @@ def verdict_on(
 ) -> Verdict:
     """The verdict on a model. full: the numbers of the one before pruning; None where it was not measured. quality, split:
     what and which text is reported. quality_on_dev: what dev has, which the limit is about. limit: what may be lost.
-    counts: how many texts each split has. doubts: what speaks against the model."""
+    counts: how many sentences each split has. doubts: what speaks against the model."""
     full = ModelNumbers() if full is None else full
     reference, change = model.leading_change(quality.name, split)
-    finding = change.verdict(quality)
+    finding = change.finding(quality)
     # A limit in BLEU says nothing of agreement with own translations: where dev has another measure than the text that is
     # reported, the limit holds on dev alone.
     limited = limit is not None and quality == quality_on_dev
@@ -102,7 +102,7 @@ def verdict_on(
     changes = [change]
     if limited and reference != UNPRUNED:
         changes.append(model.of(quality.name, split, UNPRUNED))
-    ends = [ends_of_loss(one, quality) for one in changes if one.verdict(quality)]
+    ends = [ends_of_loss(one, quality) for one in changes if one.finding(quality)]
     least, most = map(max, zip(*ends, strict=True)) if ends else (0.0, math.inf)
     lost = losses(full, model, quality, quality_on_dev, split)
     saved, saving = largest_saving(full, model)
@@ -120,7 +120,7 @@ def verdict_on(
     # Twice as fast is half of the time.
     time_saved = 1 - 1 / (1 + speed_up) if speed == Speed.FASTER else 0.0
     was_measured = bool(saving) or speed not in (Speed.NOT_MEASURED, Speed.ONCE)
-    gains_little = saved < LITTLE_SAVED and speed != Speed.FASTER
+    saves_little = was_measured and saved < LITTLE_SAVED and speed != Speed.FASTER
 
     def what_follows() -> Outcome:
         """The first that is true, in the order of Outcome."""
@@ -132,8 +132,9 @@ def verdict_on(
         if finding == WORSE and not allowed and was_measured:
             if share_lost > max(saved, time_saved):
                 return Outcome.TOO_DEAR
-            if gains_little:
+            if saves_little:
                 return Outcome.NO_GAIN
+        # Of the text that is reported; the loss on dev was asked for when the model was chosen.
         if limited and not is_within(least, limit):
             return Outcome.OVER_LIMIT
         if doubts:
@@ -145,7 +146,7 @@ def verdict_on(
         # Without a limit on this text only a model that is surely better is no loss.
         if not limited and finding != BETTER:
             return Outcome.OPEN
-        return Outcome.LITTLE if gains_little else Outcome.SHIP
+        return Outcome.LITTLE if saves_little else Outcome.SHIP
 
     return Verdict(
         outcome=what_follows(),
@@ -221,16 +222,15 @@ def texts_needed(changes: Sequence[Number], quality: QualityMeasure, limit: floa
     """About how many texts it takes until the interval ends at the limit, if the change stays as it is. None where it is
     at the limit already, so that no number would do.
 
-    The way from a change to the end of its interval shrinks with the square root of the number of texts. Of a share of
-    the texts in which none has changed it shrinks with the number itself (`units_for_share`), and no text of fewer is
-    enough for any change.
+    The way from a change to the end of its interval shrinks as 1 / √n with n texts. Where a share is measured (accuracy)
+    and no text has changed it shrinks as 1 / n (`units_for_share`): no fewer texts are enough, whatever changes.
     """
     needed = ENOUGH_SENTENCES
     if quality.is_share:
         # Of a limit of 0 no number of texts is sure: it counts as a thousandth of a point.
         needed = max(needed, units_for_share(min(1.0, max(limit, 1e-3) / 100)))
     for change in changes:
-        if not change.verdict(quality) or change.units is None or change.value is None:
+        if not change.finding(quality) or change.units is None or change.value is None:
             continue
         lost = -quality.better * change.value
         _, most = ends_of_loss(change, quality)

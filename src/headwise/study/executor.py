@@ -151,7 +151,7 @@ def run_jobs(
                 outcome.error = end.error
                 unsaid.append(end)
             after_job(job, outcome)
-            # The list may change by a failure, or by a result that was not there when it was made.
+            # Without a model whose job failed the others are compared; a result, such as a λ, may add models.
             if end.error is not None or (job.may_add_steps and not job.done_before):
                 graph = checked_jobs(list_jobs())
                 skip(graph, outcome)
@@ -174,7 +174,8 @@ def say_failures(unsaid: list[JobEnd], outcome: StudyOutcome, progress: Progress
 
 
 def checked_jobs(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The jobs as they are; raises HeadwiseError where two have one name, one waits for none of them, or in a ring."""
+    """The jobs as they are; raises HeadwiseError where two have one name, one waits for a job that is not among them, or
+    some wait for each other in a ring."""
     counts = Counter(job.name for job in jobs)
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:

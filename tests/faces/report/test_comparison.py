@@ -125,7 +125,7 @@ def test_the_difference_is_that_on_the_same_sentences(
     changed = replace(other, translations={**other.translations, "lambda-0.05": worse})
     assert one.chosen is not None and changed.chosen is not None
     change, how = on_same_sentences((one, one.chosen), (changed, changed.chosen)) or pytest.fail()
-    assert change.value is not None and change.value < 0 and change.verdict(BLEU) == "worse"
+    assert change.value is not None and change.value < 0 and change.finding(BLEU) == "worse"
     assert "60 sentences" in how
     assert "not distinguishable" not in difference(one, changed)
 

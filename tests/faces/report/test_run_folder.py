@@ -29,7 +29,7 @@ def test_a_whole_run(run: RunContents) -> None:
     assert {name: len(mask) for name, mask in run.layouts.items()} == kept
     assert run.change_of(run.chosen, "full") == Number(-0.31, -0.71, 0.11, 0.14, 60)
     assert run.quality_of(run.chosen) == Number(37.9)
-    said = [run.change_of(model, "full").verdict(run.quality) for model in run.pruned[-2:]]
+    said = [run.change_of(model, "full").finding(run.quality) for model in run.pruned[-2:]]
     assert said == ["not distinguishable", "worse"]
     assert run.quality_of(run.chosen, "dev") == models.measured(run.chosen, "bleu", "dev")
     assert run.change_of(run.chosen, "fine-tuned") == Number()

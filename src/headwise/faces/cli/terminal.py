@@ -26,7 +26,7 @@ from headwise.faces.report.format import probability_fact, size
 if TYPE_CHECKING:
     from headwise.models.evaluation.quality import Quality
 
-VERDICT_COLOURS = {BETTER: TERMINAL["kept"], WORSE: TERMINAL["removed"]}
+FINDING_COLOURS = {BETTER: TERMINAL["kept"], WORSE: TERMINAL["removed"]}
 BYTES = ("memory", "cache_bytes")
 REMAIN = f"Heads in columns, layers in rows; ■ is kept, {NOTHING} is removed:"
 
@@ -41,7 +41,7 @@ def show_heads(console: Console, grids: Sequence[HeadGrid], caption: str) -> Non
 
 def show_finding(console: Console, headline: str, finding: str) -> None:
     """Print the headline of a study in the colour of its finding."""
-    write(console, headline, f"bold {VERDICT_COLOURS.get(finding, '')}".strip())
+    write(console, headline, f"bold {FINDING_COLOURS.get(finding, '')}".strip())
 
 
 def show_kept(console: Console, layouts: Mapping[str, HeadMask | None]) -> None:
@@ -92,5 +92,5 @@ def valued(measure: str, reference: str, number: Number) -> Text:
         if reference and measure == quality.name:
             assert number.p is not None
             text = f"{text}{quality.unit}, {probability_fact(number.p)}"
-            return Text(text, VERDICT_COLOURS.get(number.verdict(quality), ""))
+            return Text(text, FINDING_COLOURS.get(number.finding(quality), ""))
     return Text(text)

@@ -150,7 +150,7 @@ def difference(one: RunContents, other: RunContents) -> str:
     totals = [f"of {model['total']} {models.heads_name(model['kinds'])}" for model in (a, b)]
     of_a = "" if totals[0] == totals[1] else f" {totals[0]}"
     return (
-        f"B − A: {moved} {interval_text(change.low, change.high)}{how}, {change.verdict(one.quality)}; "
+        f"B − A: {moved} {interval_text(change.low, change.high)}{how}, {change.finding(one.quality)}; "
         f"A keeps {a['kept']}{of_a} and B {b['kept']} {totals[1]}"
     )
 

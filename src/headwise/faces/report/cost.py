@@ -18,9 +18,9 @@ from headwise.core.measured import FINE_TUNED, UNPRUNED
 from headwise.core.qualities import (
     AGREEMENT,
     BLEU,
+    FINDINGS,
     NEIGHBOURS,
     SIMILARITY,
-    VERDICTS,
     Number,
 )
 from headwise.data.scripts import letters_of, word_units
@@ -260,17 +260,17 @@ def verdict_counts_table(
     found: dict[str, list[str]] = {}
     for comparison in comparisons:
         # Without an interval there is no verdict to count.
-        if word := comparison.change(run).verdict(run.quality):
+        if word := comparison.change(run).finding(run.quality):
             found.setdefault(comparison.kind, []).append(word)
 
     def meaning(kind: str) -> str:
         facts = compared_with(kind)
         # Not strict: the third verdict, not distinguishable, allows no conclusion.
-        said = zip((facts.better, facts.worse), VERDICTS, strict=False)
+        said = zip((facts.better, facts.worse), FINDINGS, strict=False)
         return "; ".join(text for text, word in said if text and word in found[kind])
 
     columns: Columns = {"compared with": lambda kind: capital(compared_name(kind))}
-    for word in VERDICTS:
+    for word in FINDINGS:
         columns[word] = partial(lambda word, kind: str(found[kind].count(word)), word)
     columns["conclusion"] = meaning
     return table("How often a comparison says something", found, columns)

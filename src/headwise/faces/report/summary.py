@@ -142,7 +142,7 @@ def sizes_tried(run: RunContents) -> dict[int, Number]:
         change = run.quality_of(model, reference=UNPRUNED)
         removed = model["total"] - model["kept"]
         # Two models of one size are two ways to prune, which a table tells apart.
-        if run.limit is not None or not change.verdict(run.quality) or removed in sizes:
+        if run.limit is not None or not change.finding(run.quality) or removed in sizes:
             return {}
         sizes[removed] = change
     return sizes if len(sizes) > 1 else {}
@@ -171,12 +171,12 @@ def curve_basis(run: RunContents, sizes: Mapping[int, Number], verdict: Verdict)
         sentences.append(f"The full model has {run.quality.title} {whole:.1f}{share}.")
     for finding in (BETTER, WORSE):
         found = [
-            str(gone) for gone, change in sizes.items() if change.verdict(run.quality) == finding
+            str(gone) for gone, change in sizes.items() if change.finding(run.quality) == finding
         ]
         if found:
             sentences.append(f"{capital(finding)} than the full model: without {listed(found)}.")
     same = [
-        gone for gone, change in sizes.items() if change.verdict(run.quality) == NOT_DISTINGUISHABLE
+        gone for gone, change in sizes.items() if change.finding(run.quality) == NOT_DISTINGUISHABLE
     ]
     if len(same) == len(sizes):
         sentences.append("None of these is distinguishable from the full model.")
@@ -606,7 +606,7 @@ def cost(run: RunContents, full: ModelRow, chosen: ModelRow) -> list[Fact]:
             moved = tested_text(change, ", ", quality.unit)
             moved = moved or f"{signed(quality.change(*both))}{quality.unit}, no interval"
             text = f"{both[0]:.2f} → {both[1]:.2f}: {moved}"
-            facts.append((f"{capital(quality.title)} {label}", text, change.verdict(quality)))
+            facts.append((f"{capital(quality.title)} {label}", text, change.finding(quality)))
     before = measured(chosen, "loss_before_training", "dev").value
     after = measured(chosen, "loss_after_training", "dev").value
     if before is not None and after is not None:
@@ -624,7 +624,7 @@ def other_orders(run: RunContents, chosen: ModelRow) -> list[Fact]:
         measured_ones = {name: one for name, one in changes.items() if one.value is not None}
         to_random = []
         for reference, change in measured_ones.items():
-            verdict = change.verdict(run.quality)
+            verdict = change.finding(run.quality)
             if reference.startswith("random."):
                 to_random.append(verdict)
                 continue

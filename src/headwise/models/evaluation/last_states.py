@@ -98,7 +98,7 @@ class LastStates:
         self.text = text
         self.encoder = encoder
         self.end = end_of(model, self.encoder)
-        self.readers = [name for name, _ in readers(model)] if self.encoder else []
+        self.readers = [name for name, _ in encoder_readers(model)] if self.encoder else []
         self.wanted = list(self.states(Stages(model.hf, text.inputs)))
         # All tokens, N M: the states to come near to.
         every = torch.cat(self.wanted)
@@ -145,7 +145,7 @@ def end_of(model: Model, encoder: bool) -> End:
     return End(names[head], before=True) if isinstance(head, nn.Linear) else End()
 
 
-def readers(model: Model) -> list[tuple[str, nn.Linear]]:
+def encoder_readers(model: Model) -> list[tuple[str, nn.Linear]]:
     """The projections of cross-attention layers that read the encoder's states, with their names."""
     modules = dict(model.hf.named_modules())
     found = []
