@@ -104,7 +104,7 @@ class Check:
         lines = [str(self.path)]
         for finding in self.findings:
             mark = {True: "good", False: "BAD", None: "not tried"}[finding.good]
-            lines.append(f"  {finding.what:14}{mark:11}{finding.says}")
+            lines.append(f"  {finding.what:15} {mark:10} {finding.says}")
         return "\n".join(lines)
 
 
