@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.folders import read_json, write_text
 from headwise.models.tasks.task import source_sentences
-
-if TYPE_CHECKING:
-    from headwise.models.model import Model
 
 FILE = "known_text.json"
 FORMAT = "headwise-known-text"
@@ -80,6 +77,13 @@ class KnownText:
         )
 
 
+class MadeOnText(Protocol):
+    """A model, as far as texts ask for it."""
+
+    name: str
+    known_texts: tuple[KnownText, ...]
+
+
 def hashes_of(text: Any) -> Iterator[int]:
     """A number for each sentence that a model reads first, in order."""
     for sentence in islice(source_sentences(text), LOOKED_AT):
@@ -108,7 +112,7 @@ def read_known_texts(folder: Path) -> tuple[KnownText, ...]:
         ) from None
 
 
-def known_lines(models: Iterable[Model], text: Any, what: str = "") -> Iterator[str]:
+def known_lines(models: Iterable[MadeOnText], text: Any, what: str = "") -> Iterator[str]:
     """A sentence for each model that was made on many sentences of a text. what: the text in words, by default its name."""
     for model in models:
         for known in model.known_texts:
@@ -121,7 +125,7 @@ def known_lines(models: Iterable[Model], text: Any, what: str = "") -> Iterator[
                 break
 
 
-def warn_of_known_text(models: Iterable[Model], text: Any) -> None:
+def warn_of_known_text(models: Iterable[MadeOnText], text: Any) -> None:
     """Warn where a text shares many sentences with one that a model was made on. text: as a task has completed it."""
     for line in known_lines(models, text):
         warnings.warn(line, stacklevel=3)
