@@ -101,7 +101,7 @@ def align_subwords(
         texts = [text for text, _ in inside]
 
     kept: list[Aligned] = []
-    in_subwords = zip(annotated, _with_offsets(tokenizer, texts), strict=True)
+    in_subwords = zip(annotated, with_offsets(tokenizer, texts), strict=True)
     for number, (sentence, (ids, offsets)) in enumerate(in_subwords):
         if inside is not None:
             start = inside[number][1]
@@ -128,7 +128,7 @@ def align_subwords(
     return kept
 
 
-def _with_offsets(
+def with_offsets(
     tokenizer: PreTrainedTokenizerBase, texts: list[str]
 ) -> Iterator[tuple[list[int], list[Offsets]]]:
     """The ids of each text and the characters of every subword."""

@@ -282,7 +282,7 @@ def test_the_smaller_model_runs_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_in_python_alone() -> None:
-    """ByT5 reads bytes: the label of a word is that of its first one."""
+    """ByT5 reads the bytes of the sentence, with the blanks: the label of a word is that of its first one, the blank."""
     shape = {
         "d_model": 16,
         "d_kv": 8,
@@ -296,7 +296,7 @@ def test_a_tokenizer_in_python_alone() -> None:
     (first, *_) = model.task.encoded(TaggedText.from_rows(ROWS[:1])).batches()
     words, tags = ROWS[0]
     ids, labels = [], []
-    for word, tag in zip(words, tags, strict=True):
+    for word, tag in zip([words[0], *(f" {word}" for word in words[1:])], tags, strict=True):
         read = model.tokenizer(word, add_special_tokens=False)["input_ids"]
         ids += read
         labels += [CLASSES.index(tag), *([-100] * (len(read) - 1))]

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headwise.core.errors import HeadwiseError
 from headwise.data.labelled_pairs import LabelledPairs
 from headwise.data.store import StoredText
+from headwise.data.subwords import with_offsets
 from headwise.data.tagged import TaggedText
 from headwise.data.text import LabelledText
 from headwise.models.attention.discover import (
@@ -198,27 +199,21 @@ def pieces(
     """The tokens of a sentence, and of each which word begins with it; None for special tokens and within a word.
 
     Words stand with blanks between them, as a text that is tagged later. Raises HeadwiseError where a tokenizer does not
-    say which word a token is of.
+    say which word each token is of.
     """
-    if not tokenizer.is_fast:
-        ids: list[int] = tokenizer(words, is_split_into_words=True)["input_ids"]
-        special = tokenizer.get_special_tokens_mask(ids, already_has_special_tokens=True)
-        of_words = [n for n, word in enumerate(words) for _ in tokenizer.tokenize(word)]
-        if special.count(0) != len(of_words):
-            raise HeadwiseError(
-                f"A {type(tokenizer).__name__} does not say which word each of its tokens is of, as '{words[0][:30]}': save "
-                "the model with a fast tokenizer (tokenizer.json)."
-            )
-        # The tokens that are not special belong to the words in their order.
-        places = iter(of_words)
-        return ids, first_tokens([None if each else next(places) for each in special])
-    read = tokenizer(" ".join(words), return_offsets_mapping=True, return_special_tokens_mask=True)
+    ((ids, spans),) = with_offsets(tokenizer, [" ".join(words)])
     # The blank before a word is part of it: some tokenizers make it a token of its own.
     starts = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]) - 1
-    found = []
-    for (_, end), special in zip(read["offset_mapping"], read["special_tokens_mask"], strict=True):
-        found.append(None if special else int(np.searchsorted(starts, end - 1, "right")) - 1)
-    return read["input_ids"], first_tokens(found)
+    found = [
+        None if span is None else int(np.searchsorted(starts, span[1] - 1, "right")) - 1
+        for span in spans
+    ]
+    if words and not any(word is not None for word in found):
+        raise HeadwiseError(
+            f"A {type(tokenizer).__name__} does not say which word each of its tokens is of, as '{words[0][:30]}': save "
+            "the model with a fast tokenizer (tokenizer.json)."
+        )
+    return ids, first_tokens(found)
 
 
 def first_tokens(words: Sequence[int | None]) -> list[int | None]:
