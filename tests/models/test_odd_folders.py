@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import CanineTokenizer
 
 import headwise as hw
 from headwise.models import loading
+from models.attention.families import build
 from models.tasks.askers import asker
 from refusals import refuses
 
@@ -134,3 +136,12 @@ def test_an_adapter_beside_the_weights(folder: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "is_peft_available", lambda: False)
         refuses(lambda: hw.load(folder), "has an adapter of PEFT … pip install peft")
+
+
+def test_a_model_of_letters_is_no_damaged_folder(tmp_path: Path) -> None:
+    """CANINE has no table of words, and its class says so by an error."""
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    hf = build("CanineForSequenceClassification", **shape, intermediate_size=32, num_hash_buckets=9)
+    hf.save_pretrained(tmp_path)
+    CanineTokenizer().save_pretrained(tmp_path)
+    refuses(lambda: hw.load(tmp_path), "reads no token ids (its configuration has no vocabulary)")
