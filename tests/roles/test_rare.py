@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from headwise.data.subwords import SPECIAL_WORD
 from headwise.data.treebank import Treebank
 from headwise.roles.passage import Passage, View
 from headwise.roles.rare import count_tokens, histogram, rare, why_untested
@@ -97,16 +98,20 @@ def test_a_small_list_makes_nothing_rare(passage: Passage, counts: Tensor) -> No
     assert rare(passage, counts, top=100_000).counts.sum() == 0
 
 
-def test_frequencies_that_most_tokens_lack_say_nothing(treebank: Treebank) -> None:
-    """Of another tokenizer, or of a short text; 100 tokens must say so."""
+def test_frequencies_that_many_tokens_lack_say_nothing(treebank: Treebank) -> None:
+    """Of another tokenizer, or of a short text: a head that looks anywhere finds a rarest token. 100 tokens must say so."""
     sentences = in_subwords(list(islice(treebank, 40)))
-    ids = [id for one in sentences for id in one.ids if id != END]
-    common = Counter(ids)
+    common = Counter(id for one in sentences for id in one.ids if id != END)
     few = dict(common.most_common(3))
-    share = 1 - sum(few.values()) / len(ids)
-    assert share > 0.5 and len(ids) > 100
-    assert f"none of {share:.0%} of the tokens" in why_untested(few, sentences)
-    assert "none of 100% of" in why_untested({END: 5}, sentences)
+    shares = []
+    for one in sentences:
+        in_words = zip(one.ids, one.word_of, strict=True)
+        found = [few.get(id, 0) for id, word in in_words if word != SPECIAL_WORD]
+        shares.append(found.count(min(found)) / len(found))
+    share = sum(shares) / len(shares)
+    assert share > 0.2 and common.total() > 100
+    assert f"{share:.0%} of the tokens of a sentence" in why_untested(few, sentences)
+    assert "100% of the tokens" in why_untested({END: 5}, sentences)
     assert why_untested(common, sentences) == why_untested({}, sentences[:2]) == ""
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from math import isnan
 from numbers import Integral
@@ -167,12 +168,18 @@ def printed(table: pd.DataFrame, width: int = WIDTH) -> str:
     text = ""
     # `to_string` limits words, not lines: the largest limit with which the lines fit.
     for widest in range(width, 5, -1):
-        text = table.to_string(
+        text = table.map(partial(end_of_path, most=widest)).to_string(
             index=False, na_rep="", max_colwidth=widest, float_format=plain_number
         )
         if max(map(len, text.splitlines())) <= width:
             break
     return text
+
+
+def end_of_path(cell: Any, most: int) -> Any:
+    """A cell whose end fits, where it is a path: models of one folder differ there."""
+    is_long = isinstance(cell, str) and "/" in cell and len(cell) >= most
+    return f"…{cell[2 - most :]}" if is_long else cell
 
 
 def plain_number(value: float) -> str:

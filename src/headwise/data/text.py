@@ -128,6 +128,11 @@ class TableText(TextRows):
         return _read_table(cls, existing_file(spec), cache)
 
     @classmethod
+    def read(cls, path: AnyPath, cache: AnyPath | None = None) -> Self:
+        """A file, as `open` reads it."""
+        return cls.open(existing_file(path), cache)
+
+    @classmethod
     def from_rows(
         cls, rows: Iterable[Sequence[Any]], name: str = "rows", cache: AnyPath | None = None
     ) -> Self:

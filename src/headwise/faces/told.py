@@ -9,7 +9,7 @@ from typing import Any
 
 from headwise.core.errors import HeadwiseError, called_as, shown_value
 from headwise.core.folders import as_path
-from headwise.core.options import SEED
+from headwise.core.options import SEED, several
 from headwise.core.progress import Progress
 from headwise.faces.opened_run import Run
 from headwise.faces.report import report
@@ -30,7 +30,7 @@ def story(
     treebank: Files = (),
     dev: Files | int | None = None,
     test: Files | None = None,
-    keep: Sequence[Any] = (),
+    keep: Any = (),
     compare: Sequence[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     seed: int = SEED,
@@ -42,8 +42,9 @@ def story(
 
     model: a name or a folder. text: a file, for translation one side or both. treebank: trees, for what heads do. dev:
     text that is measured on, or how many sentences of `text`; by default half of it. test: text for the final numbers.
-    keep: sizes of smaller models, as of `hw.Greedy`, by default 75, 50 and 25 %; compare: other orders of removal, by
-    default random heads where there are several sizes. out: by default runs/story/NAME; a killed story goes on there.
+    keep: one or several sizes of smaller models, as of `hw.Greedy`, by default 75, 50 and 25 %; compare: other orders of
+    removal, by default random heads where there are several sizes. out: by default runs/story/NAME; a killed story goes
+    on there.
 
     Raises HeadwiseError for a model, texts and options that do not fit together.
     """
@@ -60,7 +61,7 @@ def story(
     trees = spec(treebank)
     if trees:
         tables["roles"] = {"treebank": trees}
-    pruning: dict[str, Any] = {"keep": list(keep)} if keep else {}
+    pruning: dict[str, Any] = {"keep": several(keep)} if several(keep) else {}
     if compare is not None:
         pruning["compare"] = list(compare)
     if pruning:

@@ -388,9 +388,10 @@ class Scores(Result):
 
     @property
     def summary(self) -> str:
-        measures = self.measures
-        others = f"; also {', '.join(measures[1:])}" if len(measures) > 1 else ""
-        return f"{self.heads.total} heads by {measures[0]}{others}"
+        first = self.named(None)
+        others = [name for name in self.measures if name != first]
+        also = f"; also {', '.join(others)}" if others else ""
+        return f"{self.heads.total} heads by {first}{also}"
 
     def grids(self) -> list[HeadGrid]:
         return [self.plot(name) for name in self.measures]

@@ -190,7 +190,8 @@ def folder_findings(folder: Path, original: Model | None) -> Iterator[Finding]:
     except HeadwiseError as error:
         yield Finding("transformers", False, str(error))
         return
-    yield Finding("transformers", True, f"{type(model.hf).__name__} loads")
+    alone = "" if model.is_stock else ", with headwise: its layers differ in heads"
+    yield Finding("transformers", True, f"{type(model.hf).__name__} loads{alone}")
     yield Finding("heads", True, f"{describe(model.heads)}, as its layers have them")
     if original is None:
         yield Finding("outputs", None, "the original model was not given")

@@ -60,6 +60,10 @@ class Quality(TableResult):
         notes = [f"Left out of the text: {left_out}."] if left_out else []
         return [*notes, *self.signature.get("doubts", [])]
 
+    def __repr__(self) -> str:
+        """The best rows, and below them what readers should know: few who print it ask for `notes`."""
+        return "\n".join([super().__repr__(), *self.notes()])
+
     def ranked(self) -> pd.DataFrame:
         """The first measure of all models, then the second: models are compared by rows below each other."""
         order = {measure: place for place, measure in enumerate(self.table["measure"].unique())}
