@@ -162,6 +162,30 @@ def test_long_words_are_cut_and_numbers_are_not() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH and "0.1235" in text and "mmm" in text
 
 
+def test_models_of_one_folder_are_told_apart() -> None:
+    """Of a path the end is shown: the beginnings are alike."""
+    start = "/home/somebody/work/models/of-today/"
+    names = [f"{start}my-classifier", f"{start}my-classifier, 4 of 8 heads"]
+    rows = pd.DataFrame({"model": names, "measure": "accuracy", "reference": ["", names[0]]})
+    said = printed(rows, 60).splitlines()
+    assert said[1] != said[2] and "4 of 8 heads" in said[2] and max(map(len, said)) <= 60
+
+
+def test_scores_name_the_measure_that_is_shown() -> None:
+    """Of several, exact ablation, in whatever order they were asked for."""
+    scores = hw.score(asker("gpt2"), lines(8), ["gradient", "ablation.zero"])
+    first, *rows = repr(scores).splitlines()
+    assert first == f"Scores({scores.heads.total} heads by ablation.zero; also gradient)"
+    best = scores.top(1, "ablation.zero")["head"][0]
+    assert best in rows[1] and doubtful().notes()[-1] in repr(doubtful())
+
+
+def doubtful() -> Quality:
+    """A quality of which something is to be known."""
+    table = hw.evaluate(asker("gpt2"), lines(8))
+    return replace(table, signature={**table.signature, "doubts": ["It knows nothing of this."]})
+
+
 def test_a_picture_is_saved_and_printed_in_letters(
     results: dict[str, Result], tmp_path: Path
 ) -> None:

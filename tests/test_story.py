@@ -178,7 +178,7 @@ def test_in_python_it_is_the_same_plan(call: Call, tmp_path: Path, text: str) ->
     """So the command finds nothing to do in the folder of the function, and the other way round."""
     folder = asker("gpt2").save(tmp_path / "model")
     out = tmp_path / "out"
-    run = hw.story(folder, text, dev=20, keep=[2], out=out, quiet=True)
+    run = hw.story(folder, text, dev=20, keep=2, out=out, quiet=True)
     assert (out / "report.html").exists() and len(run.models) == 2 and "scores" in run.tables
     plan = (out / "plan.toml").read_text()
     words = ["story", folder, "--text", text, "--dev", 20, "--keep", 2, "--out", out]
