@@ -113,5 +113,5 @@ def why_untested(counts: Mapping[int, int], sample: Iterable[Aligned]) -> str:
         return ""
     return (
         f"Rare-token heads were not tested: {alike:.0%} of the tokens of a sentence are its rarest, since the training text "
-        "has none of them. Give more of the text that the model was trained on, counted with its own tokenizer."
+        "hardly has them. Give more of the text that the model was trained on, counted with its own tokenizer."
     )
