@@ -18,7 +18,6 @@ import pandas as pd
 
 from headwise.core.heads import Head, HeadMap, Kind, head_of
 from headwise.core.statistics import cohen_h, corrected
-from headwise.roles.rare import RARE_MEASURES
 from headwise.roles.role import (
     NO_ROLE,
     RoleTest,
@@ -225,7 +224,7 @@ def why_missing(
     """Why a role was not found: of the head that scores highest on the whole text. found: the measures of heads that
     look where roles ask for."""
     rows = here[here["measure"] == measure]
-    if rows.empty and measure in RARE_MEASURES:
+    if rows.empty and measure.startswith("rare."):
         return "not measured: rarity is counted in training text, --training"
     if rows.empty:
         return "not measured on this text"
