@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # sentencepiece 0.2.3: encode(out_type=str) shows an unknown letter as itself; only the numbers say that it is <unk>, and
-# decoding gives " ⁇ ". Whoever prints pieces does not see that a vocabulary lacks letters.
+# decoding gives " ⁇ ". Printed pieces do not show that a vocabulary lacks letters.
 # seen 2026-11-28, Python 3.11: ['▁a', '▁', '“'], decoded "a ⁇ "
 set -euo pipefail
 folder=$(mktemp -d)

@@ -164,7 +164,7 @@ def test_long_words_are_cut_and_numbers_are_not() -> None:
 
 def test_models_of_one_folder_are_told_apart() -> None:
     """Of a path the end is shown: the beginnings are alike."""
-    start = "/home/somebody/work/models/of-today/"
+    start = "experiments/classifiers/of-today/"
     names = [f"{start}my-classifier", f"{start}my-classifier, 4 of 8 heads"]
     rows = pd.DataFrame({"model": names, "measure": "accuracy", "reference": ["", names[0]]})
     said = printed(rows, 60).splitlines()

@@ -1,9 +1,9 @@
 """The word of every subword of a tokenizer, so that attention between subwords becomes attention between words.
 
-Fast tokenizers give the position of their subwords in the text. For the others (Marian's) `spacy_alignments` finds the
-letters of the subwords in the text (the library of spaCy's transformer models: a Myers diff that ignores case and
-compatibility forms, such as "…" for three dots). Nothing is truncated: a sentence that does not fit is left out and
-counted.
+Fast tokenizers give the position of their subwords in the text. Of the others, subwords that are bytes (ByT5's) follow
+from the letters; for the rest (Marian's) `spacy_alignments` finds the letters of the subwords in the text (the library
+of spaCy's transformer models: a Myers diff that ignores case and compatibility forms, such as "…" for three dots).
+Nothing is truncated: a sentence that does not fit is left out and counted.
 """
 
 from __future__ import annotations

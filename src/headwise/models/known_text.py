@@ -1,7 +1,7 @@
 """The text that a smaller model was made on: its folder knows the sentences again, wherever it lies.
 
 Kept are 32 bits of the SHA-256 of each sentence; of a large text those of the lowest hashes, which are a random sample of
-its sentences. No sentence can be read back. Whoever has a sentence can ask whether it is among them.
+its sentences. No sentence can be read back from them, but a sentence at hand can be looked up.
 """
 
 from __future__ import annotations

@@ -786,9 +786,8 @@ def refuse_unfit(source: str, hf: PreTrainedModel, tokenizer: Any) -> None:
             f"{source} is damaged: weights in {name} are not finite numbers. Copy or save it again."
         )
     words = None
-    with suppress(
-        NotImplementedError
-    ):  # of a model that reads letters without a table of them (CANINE)
+    # CANINE reads letters, and its class has no table of words to give.
+    with suppress(NotImplementedError):
         words = getattr(hf.get_input_embeddings(), "num_embeddings", None)
     # Else an id without an embedding stops the work in the middle of a text.
     if tokenizer is not None and words is not None and len(tokenizer) > words:
