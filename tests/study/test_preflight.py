@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
+import headwise as hw
 from headwise.core.errors import HeadwiseError
+from headwise.importance.passes import usual_measures
+from headwise.study.run_context import RunContext
 from headwise.study.study import dry_run, run_study
-from models.tasks.askers import asker, lines
-from study.studies import Notes, plan_of
+from models.attention.families import TWO_STACKS, build
+from models.tasks.askers import IDS, asker, lines, sentences
+from models.training.letters import START, letters
+from study.studies import QUIET, Notes, plan_of
 
 
 def refusal(values: dict[str, Any], out: Path) -> str:
@@ -124,3 +129,18 @@ def test_a_measure_that_the_model_cannot_have(tmp_path: Path) -> None:
         "pruning": [],
     }
     assert "ablation.bleu needs translations" in refusal(values, tmp_path / "out")
+
+
+def test_measures_that_a_plan_leaves_open_are_those_of_the_loaded_model(tmp_path: Path) -> None:
+    """Relevance is usual in translation, and needs the queries and keys that FSMT computes in its own code."""
+    shape = {"langs": ["en", "de"], "src_vocab_size": 31, "tgt_vocab_size": 31, **TWO_STACKS}
+    del shape["vocab_size"], shape["forced_eos_token_id"]
+    hf = build("FSMTForConditionalGeneration", **{**shape, **IDS, "decoder_start_token_id": START})
+    model = hw.Model(hf, letters("$A </s>"))
+    folder = model.save(tmp_path / "model")
+    data = {split: sides(tmp_path, split, sentences(30, 0)) for split in ("train", "dev")}
+    plan = plan_of({"model": str(folder), "data": data, "pruning": []})
+    run = RunContext(plan, tmp_path / "out", QUIET)
+    assert run.measures == [*usual_measures(model)]
+    assert "gradient" in run.measures and "lrp.ding" not in run.measures
+    assert dry_run(plan, tmp_path / "out")

@@ -50,6 +50,7 @@ from headwise.models.model_files import (
 )
 from headwise.models.tasks import Task
 from headwise.models.tasks.task_table import task_of
+from headwise.models.vocabulary import warn_of_endless_targets
 
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")  # of transformers 4
 LEAST_SHARD = 2**26  # bytes in a file of an offloaded model, and so in memory while it is saved
@@ -105,6 +106,7 @@ class Model:
         self.discovery: Discovery = discover(hf, allow_partial)
         settle_languages(hf, tokenizer, self.name)
         warn_of_line_prefixes(hf, tokenizer, self.name)
+        warn_of_endless_targets(hf, tokenizer, self.name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """What the transformers model answers, `model.hf(…)`: it reads tensors, as its tokenizer makes them."""

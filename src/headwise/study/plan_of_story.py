@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import HeadwiseError, few_names
 from headwise.core.options import SEED, keep_name
-from headwise.importance.passes import usual_measures
 from headwise.study.plan import GreedySweep, Plan
 from headwise.study.plan_of_prune import (
     completed,
@@ -88,12 +87,6 @@ def completed_story(plan: Plan, model: Model) -> tuple[Plan, list[str]]:
     except HeadwiseError as error:
         # What heads matter and do is a story, too.
         plan, note = plan.model_copy(update={"pruning": []}), f"{error} So none is."
-    if plan.scoring.measures is None and model.discovery.inline:
-        # Attention in the model's own code: some usual measures cannot be computed.
-        measures = [*usual_measures(model)]
-        plan = plan.model_copy(
-            update={"scoring": plan.scoring.model_copy(update={"measures": measures})}
-        )
     roles = plan.roles
     if "translations" in model.task.provides and "words" not in roles.model_fields_set:
         plan = plan.model_copy(update={"roles": roles.model_copy(update={"words": True})})

@@ -24,6 +24,7 @@ from headwise.data.embedded import Split
 from headwise.data.text import ParallelText
 from headwise.data.treebank import Treebank
 from headwise.importance.measures import measure, usual
+from headwise.importance.passes import usual_measures
 from headwise.importance.work import Workload
 from headwise.models.attention.offload import is_offloaded
 from headwise.models.known_text import KnownText
@@ -318,9 +319,12 @@ class RunContext:
 
     @cached_property
     def scoring(self) -> ScoringSection:
-        """How heads are scored; measures that the plan leaves open are as usual for the models' task."""
+        """How heads are scored; measures that the plan leaves open are as usual for the models' task, and of a given model
+        those that it allows: what its attention is, and where its weights are, no configuration says."""
         scoring = self.plan.scoring
         named = usual(self.task.provides)
+        if "measures" not in scoring.model_fields_set and isinstance(self.plan.model, str):
+            named = [*usual_measures(self.load_given())]
         families = {measure[name].family for name in named}
         of_task = {
             "measures": named,

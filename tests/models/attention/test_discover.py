@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 import headwise as hw
 from headwise.core.errors import HeadsMissing, HeadwiseError
@@ -268,3 +269,33 @@ def test_layers_that_slide_and_layers_that_see_everything_have_names() -> None:
     assert discover(mixed).window_names() == {"decoder-self": names}
     alike = tiny("gemma2", num_hidden_layers=2, layer_types=kinds[:1] * 2, sliding_window=8)
     assert discover(alike).window_names() == {} == discover(tiny("gpt2")).window_names()
+
+
+class Unmasked(transformers.BertForMaskedLM):
+    """A model that reads its padding."""
+
+    def forward(self, input_ids: Any = None, attention_mask: Any = None, **named: Any) -> Any:
+        return super().forward(input_ids=input_ids, **named)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "marian", "mobilebert", "unmasked"])
+def test_a_model_that_reads_its_padding_is_said(family: str, recwarn: Any) -> None:
+    """Its numbers depend on what stands beside a sentence. MobileBERT mixes each token with its neighbours."""
+    hf: Any
+    if family == "mobilebert":
+        shape = {**STACK, "embedding_size": 32, "intra_bottleneck_size": 32, "pad_token_id": 0}
+        hf = build("MobileBertForMaskedLM", **shape)
+    elif family == "unmasked":
+        hf = Unmasked(transformers.BertConfig(**{**STACK, "pad_token_id": 0})).eval()
+    else:
+        hf = tiny(family, pad_token_id=0)
+    discover(hf)
+    said = [str(each.message) for each in recwarn if "answers otherwise" in str(each.message)]
+    assert len(said) == (family in ("mobilebert", "unmasked"))
+    if said:
+        ids = torch.arange(4, 13).repeat(2, 1)  # as the probe reads them
+        ids[0, 7:] = ids[1, :3] = 0
+        with torch.no_grad():
+            beside = hf(input_ids=ids, attention_mask=(ids > 0).long()).logits[0, :7]
+            alone = hf(input_ids=ids[:1, :7]).logits[0]
+        assert f"(by {(beside - alone).abs().max():.2g}," in said[0]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
 import headwise as hw
 from headwise.models.decoding.ctranslate2 import other_search
-from headwise.models.tasks.task import refuse_two_vocabularies
+from headwise.models.vocabulary import refuse_other_targets, refuse_other_words
 from models.attention.families import TWO_STACKS, build, tiny
 from models.tasks.askers import IDS, asker
 from models.training.letters import START, letters
@@ -159,18 +159,51 @@ def test_a_table_of_words_as_output_layer() -> None:
 
 
 class TwoTables:
-    """A tokenizer that writes with other words than it reads, as FSMT's of English and Russian."""
+    """A tokenizer that reads ids with other words than it writes them with, as FSMT's of English and Russian."""
 
-    encoder: ClassVar[dict[str, int]] = {"a": 0, "b": 1}
-    decoder: ClassVar[dict[int, str]] = {0: "б", 1: "а"}
+    def __init__(self) -> None:
+        self.one = letters("$A </s>")
+
+    def __call__(self, *texts: Any, **named: Any) -> Any:
+        return self.one(*texts, **named)
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.one, name)
+
+    def decode(self, ids: list[int], **named: Any) -> str:
+        special = {*self.one.all_special_ids}
+        # The words in the opposite order.
+        first, last = len(special), len(self.one) - 1
+        return str(self.one.decode([i if i in special else first + last - i for i in ids], **named))
 
 
-def test_two_vocabularies_of_fsmt_are_refused() -> None:
-    shape = {"langs": ["en", "ru"], "src_vocab_size": 31, "tgt_vocab_size": 31, **TWO_STACKS}
-    del shape["vocab_size"], shape["forced_eos_token_id"]
-    hf = build("FSMTForConditionalGeneration", **{**shape, **IDS})
-    refuse_two_vocabularies(hf, letters(), "one")
-    said = "one vocabulary for sources and another for targets"
-    refuses(lambda: refuse_two_vocabularies(hf, TwoTables(), "two"), said)
-    hf.config.tgt_vocab_size = 32
-    refuses(lambda: refuse_two_vocabularies(hf, letters(), "two"), said)
+def test_targets_in_the_words_of_sources_are_refused() -> None:
+    """Known by words that are made labels and read again, in whatever family."""
+    hf = asker(vocab_size=31).hf
+    refuse_other_targets(hf, letters("$A </s>"), "one")
+    said = "writes targets with other words than it reads them with"
+    refuses(lambda: refuse_other_targets(hf, TwoTables(), "two"), said)
+    two = hw.Model(hf, TwoTables(), "two")
+    refuses(lambda: hw.score(two, hw.ParallelText.from_pairs([("a b", "b a")])), said)
+
+
+def test_a_tokenizer_with_more_words_than_are_predicted_is_refused() -> None:
+    hf, tokenizer = tiny("gpt2", **IDS), letters("$A </s>")
+    refuse_other_words(hf, tokenizer, "one")
+    hf.lm_head = torch.nn.Linear(hf.lm_head.in_features, tokenizer.vocab_size - 1, bias=False)
+    refuses(
+        lambda: refuse_other_words(hf, tokenizer, "two"),
+        f"predicts {tokenizer.vocab_size - 1} words",
+    )
+
+
+def test_targets_without_an_end_are_said(recwarn: Any) -> None:
+    """Of a tokenizer.json without the template that adds it: a loss of such labels says nothing of the end."""
+    hf = asker(vocab_size=31).hf
+    hw.Model(hf, letters("$A </s>"), "with")
+    assert not [each for each in recwarn if "does not end targets" in str(each.message)]
+    with pytest.warns(UserWarning, match="The tokenizer of without does not end targets with </s>"):
+        hw.Model(hf, letters("$A"), "without")

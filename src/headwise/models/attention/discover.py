@@ -10,6 +10,7 @@ as an argument that the kernel does not know and refuses.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -174,6 +175,7 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
             f"This {type(model).__name__} computes something else as soon as headwise hooks into its attention (by "
             f"{moved:.2g}, where its largest output is {float(largest_finite(stock)):.2g}): headwise cannot work on it."
         )
+    warn_of_neighbours(model, stock)
     if cached is None:
         # The cache cannot be seen, so what each layer attends to stands for what it keeps.
         cached = defaultdict(list)
@@ -181,6 +183,28 @@ def discover(model: nn.Module, allow_partial: bool = False) -> Discovery:
             numbers = sum(shape[1] * shape[3] for shape in (call.key, call.value))
             cached[kind].append(CacheLayer(numbers))
     return Discovery(heads, modules, names, calls[0].query[3], dict(cached), own)
+
+
+def warn_of_neighbours(model: nn.Module, together: Tensor) -> None:
+    """Warn of a model that answers otherwise about a sentence padded on the right, beside another, than about it alone:
+    it reads past the mask, or positions count its padding. together: the output of `probe`."""
+    inputs = example_batch(model)
+    # Of classes that take a single sentence the probe has none that is padded on the right.
+    if "attention_mask" not in inputs or bool(inputs["attention_mask"][0, 0] == 0):
+        return
+    length = int(inputs["attention_mask"][0].sum())
+    alone = {name: tensor[:1] for name, tensor in inputs.items()}
+    for name in ("input_ids", "attention_mask"):
+        alone[name] = alone[name][:, :length]
+    expected = without_padding(forward(model, alone)[0], alone)
+    # Without its padding the first sentence is the first rows.
+    beside = together[: len(expected)]
+    if (moved := output_difference(expected, beside)) is not None:
+        warnings.warn(
+            f"This {type(model).__name__} answers otherwise about a sentence in a batch with a longer one (by {moved:.2g}, "
+            f"where its largest output is {float(largest_finite(expected)):.2g}): its numbers depend on the batch.",
+            stacklevel=4,
+        )
 
 
 @dataclass(frozen=True)

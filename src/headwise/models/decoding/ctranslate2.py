@@ -19,8 +19,9 @@ from headwise.core.options import Search
 from headwise.models.attention.capture import refuse_captured
 from headwise.models.attention.discover import Discovery
 from headwise.models.attention.offload import refuse_offloaded
-from headwise.models.decoding.translator import banned_words, ending, sentence_limit
+from headwise.models.decoding.translator import banned_words, sentence_limit
 from headwise.models.engines.ct2_files import write_folder
+from headwise.models.vocabulary import ending
 
 # With 1, CTranslate2's own, it stops before `generate` does, and more lines differ.
 PATIENCE = 4

@@ -22,6 +22,7 @@ from headwise.models.attention.discover import evaluating
 from headwise.models.attention.offload import device_of
 from headwise.models.decoding.search import OtherSearch, search_rows
 from headwise.models.positions import positions_of
+from headwise.models.vocabulary import ending
 
 # Settings of a generation configuration that name tokens.
 TOKEN_SETTINGS = (
@@ -266,14 +267,6 @@ def banned_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 def most_written(source: int, longest: int) -> int:
     """The most tokens to write for a source of so many, without the start token."""
     return min(longest, source * 3 // 2 + 10) - 1
-
-
-def ending(model: PreTrainedModel) -> list[int]:
-    """The ids of the tokens that end a translation."""
-    ends = model.generation_config.eos_token_id
-    if ends is None:
-        return []
-    return ends if isinstance(ends, list) else [ends]
 
 
 def until_end(written: list[int], ends: list[int]) -> list[int]:

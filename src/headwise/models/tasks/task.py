@@ -33,6 +33,7 @@ from headwise.models.positions import positions_of
 from headwise.models.tasks.batches import Batches
 from headwise.models.tasks.own_batches import OwnBatches
 from headwise.models.training.token_batches import TrainingData
+from headwise.models.vocabulary import refuse_other_words
 
 Need = Literal["loss", "words", "text", "counterparts", "translations"]
 Output = Literal[
@@ -222,7 +223,7 @@ class Task(ABC):
         """Raise HeadwiseError for a model without a tokenizer, with one for its encoder alone, and for one that reads more
         than the tokens of a text."""
         if self.tokenizer is not None:
-            refuse_two_vocabularies(self.hf, self.tokenizer, self.model_name)
+            refuse_other_words(self.hf, self.tokenizer, self.model_name)
             if others := other_inputs(self.hf, self.tokenizer):
                 raise HeadwiseError(
                     f"{self.model_name}, a {type(self.hf).__name__}, also reads {others}, which headwise does not give with "
@@ -384,31 +385,6 @@ def other_inputs(hf: PreTrainedModel, tokenizer: Any) -> str:
     if "langs" in reads and getattr(config, "use_lang_emb", False) and config.n_langs > 1:
         found.append(f"langs ({few_names([*config.lang2id])})")
     return " and ".join(found)
-
-
-def refuse_two_vocabularies(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
-    """Raise HeadwiseError for an encoder and a decoder of other vocabularies, such as BERT2GPT2: a folder has one
-    tokenizer. That of FSMT has both, and writes targets with the words of sources."""
-    known: Any = hf.config
-    # Tables of a tokenizer in Python; those of the others are one.
-    read, written = (getattr(tokenizer, side, None) for side in ("encoder", "decoder"))
-    apart = False
-    if isinstance(read, dict) and isinstance(written, dict):
-        apart = written != {number: word for word, number in read.items()}
-    if hasattr(known, "tgt_vocab_size") and (apart or known.src_vocab_size != known.tgt_vocab_size):
-        raise HeadwiseError(
-            f"{name} has one vocabulary for sources and another for targets, and its {type(tokenizer).__name__} writes "
-            "targets with that of sources, so that headwise cannot read a text for it: give batches with labels in Python."
-        )
-    sizes = []
-    for side in ("encoder", "decoder"):
-        sizes.append(getattr(getattr(hf.config, side, None), "vocab_size", None))
-    first, second = sizes
-    if None not in sizes and first != second:
-        raise HeadwiseError(
-            f"{name} has an encoder with {first:,} words and a decoder with {second:,}, and one tokenizer, so that headwise "
-            "cannot read a text for it: give batches with labels in Python."
-        )
 
 
 def listed_rows(text_class: Any) -> str:

@@ -31,6 +31,7 @@ from headwise.models.tasks.own_translations import own_translations
 from headwise.models.tasks.task import MOST_SENTENCE_TOKENS, Need, Task
 from headwise.models.training.loss import dev_loss, loss_forward
 from headwise.models.training.token_batches import Encoded, TrainingData
+from headwise.models.vocabulary import refuse_other_targets
 
 SAMPLE = 200  # pairs, or a few more, that show whether targets are the model's own translations
 BATCH_TOKENS = 2520
@@ -114,7 +115,6 @@ class Translation(Task):
     def dev_loss(self, dev: ParallelText) -> float | None:
         if not isinstance(self.hf.get_output_embeddings(), nn.Linear):
             return None  # `loss_forward` knows no other output layer (FSMT's is a table of words)
-        refuse_other_labels(self.hf, self.tokenizer, self.model_name)
         encoded = Encoded(dev, self.tokenizer, self.longest)
         with loss_forward(self.hf):
             return dev_loss(self.hf, encoded, DEV_TOKENS)
@@ -157,6 +157,11 @@ class Translation(Task):
         translator = translator_of(self.hf, self.tokenizer, self.discovery, search.engine)
         return translate(translator, list(batches.text.sources), search, batches.progress)
 
+    def check_tokenizer(self) -> None:
+        super().check_tokenizer()
+        refuse_other_labels(self.hf, self.tokenizer, self.model_name)
+        refuse_other_targets(self.hf, self.tokenizer, self.model_name)
+
     @property
     def languages(self) -> str:
         return languages_of(self.tokenizer)
@@ -167,7 +172,6 @@ class Translation(Task):
     def trained_on(
         self, text: ParallelText, batch_tokens: int, cache: Path | None, limit: int
     ) -> TrainingData:
-        refuse_other_labels(self.hf, self.tokenizer, self.model_name)
         return Encoded(text, self.tokenizer, limit, cache)
 
 
