@@ -163,8 +163,8 @@ DEFECTS = (
     ),
     Defect(
         "core/statistics.py",
-        "p: np.ndarray = 2 * student.sf(",
-        "p: np.ndarray = student.sf(",
+        "p: np.ndarray = 2 * scipy.stats.t.sf(",
+        "p: np.ndarray = scipy.stats.t.sf(",
         "one side of a p of two sides",
     ),
     Defect(
@@ -284,8 +284,8 @@ DEFECTS = (
     # lab
     Defect(
         "faces/lab/predictor.py",
-        "effects[[indices_on[trial] for trial in group]] = after - before",
-        "effects[list(group)] = after - before",
+        "effects[indices_on] = after - before",
+        "effects[: len(indices_on)] = after - before",
         "wrong head index where a head is off already",
     ),
 )

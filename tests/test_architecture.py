@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from planted import DEFECTS, places
+
 SOURCE = Path(__file__).parents[1] / "src"
 PLUGIN = Path(__file__).parents[1] / "plugins" / "headwise-speech"
 # Each room may import the rooms that stand before it; rooms of one line do not import each other.
@@ -262,3 +264,9 @@ def test_a_ring_is_found(tmp_path: Path) -> None:
     for line in ("import headwise.heads", "def late():\n    import headwise.heads"):
         write_house(tmp_path, {"errors.py": line})
         assert set(ring(tmp_path)) == {"headwise.heads", "headwise.errors"}
+
+
+def test_every_planted_mistake_has_its_place() -> None:
+    """Else `make planted` would stop before its first hour."""
+    root = Path(__file__).parents[1]
+    assert [defect.old for defect in DEFECTS if places(root, defect) != 1] == []

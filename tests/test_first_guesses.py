@@ -404,6 +404,14 @@ def test_calls_and_names_that_do_not_fit_are_said(
     refuses(lambda: guess(asker("gpt2"), sentences(12, 0)), sentence)
 
 
+def test_an_error_within_a_property_is_not_taken_for_a_missing_name() -> None:
+    model = asker("gpt2")
+    del model.discovery
+    # Its own error, and not that a Model has no heads.
+    with pytest.raises(AttributeError, match="discovery"):
+        _ = model.heads
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [

@@ -76,8 +76,8 @@ def test_what_was_not_found_is_said(tmp_path: Path) -> None:
     shutil.rmtree(folder / "roles")
     (folder / "heads.csv").unlink()
     run = hw.Run(folder)
-    refuses(lambda: run.scores, "has no scores: its plan leaves them out")
-    refuses(lambda: run.roles, "has no roles")
+    refuses(lambda: run.scores, "has no table scores: its plan leaves it out")
+    refuses(lambda: run.roles, "has no table roles")
     assert "scores" not in repr(run)
 
 

@@ -97,16 +97,18 @@ def models(options: argparse.Namespace, model: Model, work: Path) -> dict[str, A
         return model.only(mask_of(count))
 
     def repaired(count: int) -> Model:
-        return repairs().smaller(mask_of(count))
+        return repairs().repaired_or_cut(mask_of(count))
 
     def of_random(count: int) -> Model:
         of_kind = list(model.heads.only(["encoder-self"]))
         gone = random.Random(options.seed).sample(of_kind, len(of_kind) - count)
-        return repairs().smaller(HeadMask.full(model.heads).without(gone))
+        return repairs().repaired_or_cut(HeadMask.full(model.heads).without(gone))
 
     def refitted(count: int, sentences: int) -> Model:
         some = Inputs.of(model, model.task.batches(unread.head(sentences)).intact().whole())
-        return Repairs(model, some, inputs_of_text(model, held, DEV_TOKENS)).smaller(mask_of(count))
+        return Repairs(model, some, inputs_of_text(model, held, DEV_TOKENS)).repaired_or_cut(
+            mask_of(count)
+        )
 
     def trained(count: int, sentences: list[str]) -> Model:
         task = model.task

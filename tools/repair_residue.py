@@ -26,7 +26,14 @@ from headwise.models.attention.matrices import by_output
 from headwise.models.attention.sides import sides_of_site
 from headwise.models.attention.stages import Stages, Sublayer
 from headwise.models.evaluation.least_squares import Moments, held_out_fit
-from headwise.pruning.repair import Repairs, WholeOutputs, block_after, changed_layers, fit, pairs
+from headwise.pruning.repair import (
+    Repairs,
+    WholeOutputs,
+    block_after,
+    changed_layers,
+    fit_layer,
+    pairs,
+)
 from headwise.pruning.value_fit import Values, held_out_values
 
 FUNCTIONS = 1000  # max(0, a random linear map of what is seen)
@@ -94,7 +101,7 @@ def main(options: argparse.Namespace) -> None:
         assert values is not None, f"{layer.out} has no values that can be fitted"
         missed = missed_by_layer(whole, small, layer, values)
         rows.append({"layer": layer.site.layer, "heads": len(values.rows), **missed})
-        fit(whole, small, layer, True, values)
+        fit_layer(whole, small, layer, True, values)
         if block_after(layers, layer) != layer.block:
             whole.finish(layer.block)
             small.finish(layer.block)

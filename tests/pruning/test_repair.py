@@ -89,7 +89,7 @@ def test_a_copy_of_another_head_is_restored(family: str) -> None:
     model = model_of(family)
     gone = copied(model)
     mask = HeadMask.full(model.heads).without([gone])
-    made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(mask)
+    made = Repairs(model, text_of(model), text_of(model, seed=1)).best_repair(mask)
     assert made.helped and made.before > 1e-3
     assert made.after < 1e-6 * made.before
 
@@ -113,14 +113,14 @@ def test_values_are_fitted_where_that_pays(family: str) -> None:
                         projection.bias[rows[1]] = projection.bias[rows[0]]
         layer.outputs()[:, 0] = 0  # the head that stays did nothing: its values do not matter
     mask = HeadMask.full(model.heads).without([gone])
-    made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).repaired(mask)
+    made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).best_repair(mask)
     assert made.helped and made.after < 1e-2 * made.before
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_all_heads_nothing_changes(family: str) -> None:
     model = model_of(family)
-    made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(
+    made = Repairs(model, text_of(model), text_of(model, seed=1)).best_repair(
         HeadMask.full(model.heads)
     )
     assert made.helped
@@ -142,7 +142,7 @@ def test_what_is_left_comes_nearer_to_the_whole_model(family: str) -> None:
     mask = HeadMask.full(model.heads).without(gone)
     kept = {name: tensor.clone() for name, tensor in model.hf.state_dict().items()}
     with warnings.catch_warnings(action="ignore"):  # the cache of groups of different sizes grows
-        made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).repaired(mask)
+        made = Repairs(model, text_of(model, 100), text_of(model, seed=1)).best_repair(mask)
     assert made.helped and made.after < made.before
     assert made.model.heads.total == len(mask)
     assert all(torch.equal(kept[name], now) for name, now in model.hf.state_dict().items())
@@ -168,14 +168,14 @@ def test_repairs_of_several_masks_are_those_of_each(
     nearest = together.nearest(masks)
     for mask in masks:
         monkeypatch.setattr(repair, "KEPT_BYTES", 0)
-        alone, shared = Repairs(model, text, dev).repaired(mask), together.repaired(mask)
+        alone, shared = Repairs(model, text, dev).best_repair(mask), together.best_repair(mask)
         assert (alone.before, alone.after, alone.makes_up) == pytest.approx(
             (shared.before, shared.after, shared.makes_up), rel=1e-6
         )
         own = alone.model.hf.state_dict()
         for name, tensor in shared.model.hf.state_dict().items():
             torch.testing.assert_close(tensor, own[name], rtol=1e-5, atol=1e-6)
-    missed = {mask: Repairs(model, text, dev).missed(mask, True) for mask in masks}
+    missed = {mask: Repairs(model, text, dev).missed_on_a_part(mask, True) for mask in masks}
     assert nearest == min(masks, key=missed.__getitem__)
 
 
@@ -188,7 +188,8 @@ def test_padding_counts_nowhere() -> None:
     for given in other.inputs:
         given["input_ids"][given["attention_mask"] == 0] = 7  # type: ignore[index]
     one, two = (
-        Repairs(model, some, text_of(model, seed=1)).repaired(mask).model for some in (text, other)
+        Repairs(model, some, text_of(model, seed=1)).best_repair(mask).model
+        for some in (text, other)
     )
     for name, tensor in one.hf.state_dict().items():
         assert torch.allclose(tensor, two.hf.state_dict()[name], atol=1e-4)
@@ -202,7 +203,7 @@ def test_weights_of_half_precision_keep_their_type() -> None:
     gone = copied(model)
     mask = HeadMask.full(model.heads).without([gone])
     with warnings.catch_warnings(action="ignore"):
-        made = Repairs(model, text_of(model), text_of(model, seed=1)).repaired(mask)
+        made = Repairs(model, text_of(model), text_of(model, seed=1)).best_repair(mask)
     assert {weight.dtype for weight in made.model.hf.parameters()} == {torch.bfloat16}
     assert made.helped and made.after < 0.1 * made.before
 
@@ -217,7 +218,7 @@ def test_too_few_tokens_are_refused(family: str) -> None:
         pytest.raises(HeadwiseError, match=r"give at least \d+, better"),
     ):
         fewer = Inputs(few.inputs[:1], [{k: v[:3] for k, v in few.places[0].items()}])
-        Repairs(model, fewer, few).repaired(mask)
+        Repairs(model, fewer, few).best_repair(mask)
 
 
 def test_a_family_with_tokens_before_sentences_is_refused() -> None:
@@ -237,7 +238,7 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     with torch.no_grad():
         model.hf.get_input_embeddings().weight[word] = torch.inf
     with pytest.raises(HeadwiseError, match="numbers that are not finite"):
-        Repairs(model, text, dev).repaired(mask)
+        Repairs(model, text, dev).best_repair(mask)
 
 
 class TestOptions:
@@ -289,13 +290,13 @@ class TestOptions:
     def test_a_model_is_repaired_once_for_a_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The one that is chosen last is not repaired again."""
         made: list[int] = []
-        usual = Repairs.smaller
+        usual = Repairs.repaired_or_cut
 
         def noted(repairs: Repairs, mask: HeadMask, *rest: Any) -> hw.Model:
             made.append(len(mask))
             return usual(repairs, mask, *rest)
 
-        monkeypatch.setattr(Repairs, "smaller", noted)
+        monkeypatch.setattr(Repairs, "repaired_or_cut", noted)
         options = hw.Greedy(max_drop=1e9, measure="repair", repair=True)
         small = hw.prune(asker("bert"), lines(60), options, dev=lines(30, 5))
         assert small.heads.total == made[-1] == 1

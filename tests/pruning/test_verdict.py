@@ -68,7 +68,7 @@ CASES = [
     (Number(-0.1), {}, Outcome.NOT_COMPARED),
     (None, {"base": 9.0}, Outcome.NO_BASIS),
     (loss(13, 12.5, 14), {"limit": None}, Outcome.TOO_DEAR),  # 12.5 of 30 BLEU for 40 %
-    (loss(2, 1.2, 3), {"limit": None, "weights": 95.0}, Outcome.NO_GAIN),
+    (loss(2, 1.2, 3), {"limit": None, "weights": 95.0}, Outcome.WORSE_AND_LITTLE_SAVED),
     (loss(2, 1.2, 3), {"limit": None, "weights": 99.0}, Outcome.TOO_DEAR),
     # 1.2 of 30 BLEU for half of the time; and nothing follows where nothing was timed or weighed.
     (
@@ -83,9 +83,11 @@ CASES = [
     (None, {"texts": 49, "limit": None}, Outcome.TOO_SHORT),
     (loss(0.1, -0.2, 1.1), {}, Outcome.UNDECIDED),
     (loss(0.5, 0.1, 1.1), {}, Outcome.UNDECIDED),  # surely worse, perhaps within the limit
+    # The interval says that more is lost than the limit, and an exact p that nothing may be.
+    (Number(-2, -3, -1.2, 0.2, 1000), {}, Outcome.UNDECIDED),
     (None, {"limit": None}, Outcome.OPEN),
     (loss(2, 1.2, 3), {"limit": None}, Outcome.OPEN),
-    (None, {"weights": 95.0}, Outcome.LITTLE),
+    (None, {"weights": 95.0}, Outcome.LITTLE_SAVED),
     (None, {"weights": 95.0, "speed": (120.0, 115.0, 125.0)}, Outcome.SHIP),
     (loss(-1, -2, -0.5), {"limit": None}, Outcome.SHIP),  # better
     (None, {}, Outcome.SHIP),

@@ -35,6 +35,10 @@ class Number:
     p: float | None = None
     units: float | None = None
 
+    @property
+    def has_interval(self) -> bool:
+        return self.low is not None and self.high is not None
+
     def finding(self, quality: QualityMeasure) -> str:
         """What a change of quality says: one of FINDINGS; empty without an interval. A change is distinguishable where
         the interval leaves out 0 and p is below 0.05."""

@@ -1,7 +1,7 @@
 """`hw.Run`: a study as its user holds it, by its folder: the verdict, models, tables, report.
 
 It says nothing of its own. `contents` is all files of the folder at once, as the report shows them
-(`report/run_folder.py`); what Python computes with, such as `scores`, is the class of a result, read when it is asked for.
+(`report/run_folder.py`); the tables that Python computes with, such as `scores`, are read when they are asked for.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Run:
     """A study in its folder: of `headwise run`, `demo` and `prune`, or the `work` of `hw.prune` with controls.
 
     Whatever takes a study's folder takes it, too: `hw.lab(run)`, `hw.report(run)`, `hw.report(run, other)`. What was not
-    found (yet) raises HeadwiseError when it is asked for. Raises HeadwiseError for a folder that is no study's, whose files
-    are damaged, or that has several seeds or language pairs: each of them is a study of its own.
+    found (yet) raises HeadwiseError when it is asked for. Of a study that still runs, open it again to see what is new.
+    Raises HeadwiseError for a folder that is no study's, whose files are damaged, or that has several seeds or language
+    pairs: each of them is a study of its own.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -71,7 +72,7 @@ class Run:
 
     @cached_property
     def verdict(self) -> str:
-        """What was found of the chosen model, what that rests on and what follows; or why there is none."""
+        """In words: what was found of the chosen model, what that rests on and what follows; or why there is none."""
         return " ".join(lead_sentences(self.contents))
 
     @cached_property
@@ -81,13 +82,13 @@ class Run:
         perplexity in %), and low and high, the change's 95 % interval by a paired bootstrap (docs/methods/bleu.md)."""
         quality = self.contents.quality.name
         rows = []
-        for model in ordered(self.contents.model_table):
-            change = self.contents.change_of(model, UNPRUNED)
+        for row in ordered(self.contents.model_table):
+            change = self.contents.change_of(row, UNPRUNED)
             rows.append(
                 {
-                    "model": model["setting"],
-                    "heads": model["kept"],
-                    quality: self.contents.quality_of(model).value,
+                    "model": row["setting"],
+                    "heads": row["kept"],
+                    quality: self.contents.quality_of(row).value,
                     "change": change.value,
                     "low": change.low,
                     "high": change.high,
@@ -106,7 +107,7 @@ class Run:
         """One of its models: `full`, or another name of `models`; by default the chosen one. Raises HeadwiseError for
         another name, and for a model whose weights were not kept."""
         name = self.chosen if name is None else name
-        names = [str(model["setting"]) for model in model_rows(self.contents.model_table)]
+        names = [str(row["setting"]) for row in model_rows(self.contents.model_table)]
         if name is None:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: name one, of {', '.join(names) or 'none yet'}."
@@ -129,39 +130,39 @@ class Run:
     @cached_property
     def scores(self) -> Scores:
         """What each head of the full model is worth."""
-        return Scores.read(self._place("scores"))
+        return Scores.read(self._folder_of("scores"))
 
     @cached_property
     def roles(self) -> Roles:
         """What each head of the full model does."""
-        return Roles.read(self._place("roles"))
+        return Roles.read(self._folder_of("roles"))
 
     @cached_property
     def interactions(self) -> Interactions:
         """Pairs of heads that do the same work, or work together."""
-        return Interactions.read(self._place("interactions"))
+        return Interactions.read(self._folder_of("interactions"))
 
     @cached_property
     def lost_words(self) -> LostWords:
         """The words that the full model no longer says without a head."""
-        return LostWords.read(self._place("lost_words"))
+        return LostWords.read(self._folder_of("lost_words"))
 
     @cached_property
     def pruning(self) -> pd.DataFrame:
         """Everything that was measured of every model, a row a number (docs/layout.md)."""
-        return MODELS.read(self._place("pruning") / MODELS.file)
+        return MODELS.read(self._folder_of("pruning") / MODELS.file)
 
     @property
     def tables(self) -> list[str]:
         """Which of scores, roles, interactions, lost_words and pruning it has."""
         return [name for name, file in TABLES.items() if (self.folder / file).is_file()]
 
-    def _place(self, name: str) -> Path:
+    def _folder_of(self, name: str) -> Path:
         """The folder of a table. Raises HeadwiseError where the study has not found it."""
         if name not in self.tables:
             raise HeadwiseError(
-                f"{self.folder} has no {name.replace('_', ' ')}: its plan leaves them out, or it has not come to them. "
-                f"There is {', '.join(self.tables) or 'no table yet'}."
+                f"{self.folder} has no table {name}: its plan leaves it out, or the study has not come to it. Tables: "
+                f"{', '.join(self.tables) or 'none yet'}."
             )
         return (self.folder / TABLES[name]).parent
 
@@ -172,10 +173,12 @@ class Run:
     def plot(self) -> HeadGrid:
         """A picture of the heads that the chosen model kept. Raises HeadwiseError where none was chosen."""
         chosen = self.chosen
-        if chosen is None or chosen not in self.layouts:
+        if chosen is None:
             raise HeadwiseError(
                 f"{self.folder} has no chosen model: show another one's layout, of run.layouts."
             )
+        if chosen not in self.layouts:
+            raise HeadwiseError(f"{self.folder} has no layout of its chosen model, {chosen}.")
         return self.layouts[chosen].grid(chosen)
 
     def __repr__(self) -> str:

@@ -123,6 +123,8 @@ class Model:
     if not TYPE_CHECKING:  # which would take any name for one that a Model has
 
         def __getattr__(self, name: str) -> Any:
+            if isinstance(getattr(type(self), name, None), property):
+                return object.__getattribute__(self, name)  # which raises its own error again
             hint = INSTEAD.get(name, "")
             # `hf` is not there yet while `__init__` runs.
             if not name.startswith("_") and not hint and hasattr(vars(self).get("hf"), name):
@@ -140,7 +142,7 @@ class Model:
             )
 
     def refuse_head_masks(self, named: Mapping[str, Any]) -> None:
-        """Raise HeadwiseError for the masks of heads that transformers took before version 5: now it reads past them."""
+        """Raise HeadwiseError for the masks of heads that transformers took before version 5: now it ignores them."""
         given = [name for name in HEAD_MASKS if named.get(name) is not None]
         if given:
             raise HeadwiseError(
@@ -180,7 +182,7 @@ class Model:
 
     @property
     def task(self) -> Task:
-        """What the model is for."""
+        """What the model is for: made anew at each call, since a tokenizer may be set and weights may move."""
         return task_of(self.hf, self.tokenizer, self.discovery, self.name, self.source)
 
     @property
@@ -204,16 +206,16 @@ class Model:
     def cache_by_kind(self) -> dict[Kind, int]:
         """`cache_bytes` of each kind."""
         kinds = [kind for kind in self.heads.kinds if kind != "encoder-self"]
-        return {kind: self.cached_of(kind, 1) for kind in kinds}
+        return {kind: self._cache_bytes_of(kind, 1) for kind in kinds}
 
     def cache_size(self, tokens: int, source: int = 0) -> int:
         """Bytes of the key/value cache of one text of so many tokens, in the type of the weights.
 
         For encoder-decoders `tokens` is the length of the target, `source` that of the source.
         """
-        return self.cached_of("decoder-self", tokens) + self.cached_of("cross", source)
+        return self._cache_bytes_of("decoder-self", tokens) + self._cache_bytes_of("cross", source)
 
-    def cached_of(self, kind: Kind, tokens: int) -> int:
+    def _cache_bytes_of(self, kind: Kind, tokens: int) -> int:
         """Bytes that the layers of a kind keep of so many tokens."""
         layers = self.discovery.cached.get(kind, [])
         # Keys and values of all layers; a sliding layer keeps its last tokens only.
@@ -237,7 +239,7 @@ class Model:
         settings: Any = copy.copy(self.hf.generation_config)  # several models may share one
         if heads:
             settings.alignment_heads = [[head.layer, head.head] for head in heads]
-            # Else transformers drops what it does not know when it loads the settings.
+            # With it set, transformers would drop what it does not know when it loads the settings.
             settings._from_model_config = False
         elif hasattr(settings, "alignment_heads"):
             del settings.alignment_heads
@@ -299,7 +301,7 @@ class Model:
     def only(self, mask: HeadMask, grow: bool = False) -> Model:
         """A smaller model, in which the heads of a mask stay and all others are gone.
 
-        The numbers are those of the heads that this model has now.
+        The mask is in the numbers of the heads that this model has now.
         The smaller model has weights of its own, so a change of one model does not reach the other, and memory holds
         both. To keep only the smaller one, drop the other (`model = model.only(mask)`).
         grow: where key/value heads would be copied, so that the key/value cache or the weights grow, warn; else raise
@@ -314,7 +316,8 @@ class Model:
         refuse_reparametrised(self.hf)
         hf: Any = smaller_copy(self.hf, self.discovery, mask)
         hf.config.headwise_layout = layout.to_json()
-        # Discovers its heads again: what is counted now is what was really left.
+        # Discovers its heads again: what is counted now is what was really left. The layout counts no head that the first
+        # model did not show, so none can be missing.
         smaller = Model(hf, self.tokenizer, self.name, layout, source=self.source)
         write_heads_to_config(hf, smaller.discovery, layout)
         smaller.known_texts = self.known_texts

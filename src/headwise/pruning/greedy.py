@@ -274,7 +274,7 @@ def cut(
     options want that.
     """
     if options.repair:
-        return repairs().smaller(mask)
+        return repairs().repaired_or_cut(mask)
     # The mask obeys the unit that was asked for: if that lets the cache grow, the user wants it.
     return model.only(mask, grow=True)
 

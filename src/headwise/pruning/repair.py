@@ -5,8 +5,8 @@ what the whole model's layer adds (docs/methods/repair.md). The smaller model's 
 up for what the layers below it miss; whether that helps is tried on a part of the text.
 
 The *whole* model is the one before pruning, `WholeOutputs` what its layers give; `smaller` is the one that is fitted,
-`small` its states. What a model *misses* is the share of the variance of the whole model's last states that it does not
-have, as the next module reads them: of an encoder, in the keys and values of the decoder.
+`stages` what runs it layer by layer. What a model *misses* is the share of the variance of the whole model's last
+states that it does not have, as the next module reads them: of an encoder, in the keys and values of the decoder.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ KEPT_BYTES = 100_000_000  # of the whole model's states, at most: they are kept 
 
 @dataclass(frozen=True)
 class Repaired:
-    """A smaller model that was repaired, and what it misses on dev before and after. helped: whether it misses less; else
-    the model is only cut. makes_up: whether layers make up for what those below them miss."""
+    """A smaller model that was repaired, and what it misses on dev before and after. helped: whether it misses less, or
+    no head was lost; else the model is only cut. makes_up: whether layers make up for what those below them miss."""
 
     model: Model
     before: float
@@ -88,8 +88,9 @@ class WholeOutputs:
         self.begin()
 
     def begin(self) -> None:
-        """Go back to the lowest layer, for another fit."""
-        # What is kept needs no second look at the model.
+        """Let another fit begin at the lowest layer."""
+        # The stages of the model only move up. Where outputs are kept, they go on from where they are: what lies below is
+        # read from `kept`.
         if not self.kept:
             self.stages = Stages(self.model.hf, self.text.inputs)
 
@@ -107,8 +108,8 @@ class WholeOutputs:
         return self.kept[place][number]
 
     def finish(self, block: str) -> None:
-        """Let no later forward run a block, whose layers were all asked for, nor what lies below: its states stay. Where
-        outputs are kept for all fits, `wanted` has done so."""
+        """Called when every layer of a block was asked for: no later forward runs it, nor what lies below; its states stay.
+        Where outputs are kept for all fits, `wanted` has done so."""
         if not self.keeps_all:
             self.stages.finish(block)
 
@@ -147,7 +148,7 @@ class Repairs:
         self.states_on_dev: dict[bool, LastStates] = {}
         # What models miss: only cut; repaired on a part of the text, where layers make up and where they do not.
         self.missed_by_cut: dict[HeadMask, float] = {}
-        self.missed_on_part: dict[tuple[HeadMask, bool], float] = {}
+        self.missed_by_way: dict[tuple[HeadMask, bool], float] = {}
 
     @classmethod
     def on(cls, model: Model, text: AnyText, dev: AnyText) -> Repairs:
@@ -174,45 +175,47 @@ class Repairs:
             self.states_on_dev[encoder] = LastStates(self.model, encoder, self.dev)
         return self.states_on_dev[encoder]
 
-    def smaller(self, mask: HeadMask, progress: OnProgress = silent) -> Model:
+    def repaired_or_cut(self, mask: HeadMask, progress: OnProgress = silent) -> Model:
         """The repaired model; where repair does not help on dev, the one that is only cut, with a warning."""
-        found = self.repaired(mask, progress)
+        found = self.best_repair(mask, progress)
         if not found.helped:
             warnings.warn(
                 "Repair was left out: on dev the smaller model would not be nearer to the whole one than it is without "
                 f"({found.before:.3g} of the variance of its last states is missed). Give more text, or text of the kind "
                 "that the model reads.",
-                stacklevel=4,  # the caller of `cut`, by which pruning repairs
+                stacklevel=4,  # above `greedy.cut` and the step that calls it
             )
         return found.model
 
     def nearest(self, masks: Sequence[HeadMask]) -> HeadMask:
         """The one of several masks whose model misses least of the whole one on dev, once it is repaired on a part of the
         text."""
+        # Before any mask is tried: no smaller model needs more tokens than the whole one.
         refuse_few_tokens(self.model, self.layers, self.text)
-        # One way is enough to tell masks apart; `repaired` tries both for the one that stays.
-        return min(masks, key=lambda mask: self.missed(mask, makes_up=True))
+        # One way is enough to tell masks apart; `best_repair` tries both for the one that stays.
+        return min(masks, key=lambda mask: self.missed_on_a_part(mask, makes_up=True))
 
-    def repaired(self, mask: HeadMask, progress: OnProgress = silent) -> Repaired:
+    def best_repair(self, mask: HeadMask, progress: OnProgress = silent) -> Repaired:
         """The best repair of a mask: with layers that make up for what those below miss, or without, as a part of the text
         says. Raises HeadwiseError for fewer tokens than the fit needs."""
         to_fit = changed_layers(self.model, mask, self.layers)
         makes_up = any(map(can_make_up, to_fit))
         if makes_up:
-            makes_up = self.missed(mask, makes_up=True) <= self.missed(mask, makes_up=False)
-        return self.fitted(mask, self.whole, makes_up, progress, with_values=True)
+            makes_up = self.missed_on_a_part(mask, makes_up=True) <= self.missed_on_a_part(
+                mask, makes_up=False
+            )
+        return self.repair_one_way(mask, self.whole, makes_up, progress, with_values=True)
 
-    def missed(self, mask: HeadMask, makes_up: bool) -> float:
+    def missed_on_a_part(self, mask: HeadMask, makes_up: bool) -> float:
         """What a model misses that is repaired on a part of the text."""
         way = mask, makes_up
-        if way not in self.missed_on_part:
-            with warnings.catch_warnings(
-                action="ignore"
-            ):  # what cutting warns of is said of the model that stays
-                self.missed_on_part[way] = self.fitted(mask, self.whole_part, makes_up).after
-        return self.missed_on_part[way]
+        if way not in self.missed_by_way:
+            # What cutting warns of is said of the model that stays.
+            with warnings.catch_warnings(action="ignore"):
+                self.missed_by_way[way] = self.repair_one_way(mask, self.whole_part, makes_up).after
+        return self.missed_by_way[way]
 
-    def fitted(
+    def repair_one_way(
         self,
         mask: HeadMask,
         whole: WholeOutputs,
@@ -228,31 +231,31 @@ class Repairs:
         smaller = model.only(mask, grow=True)
         to_fit = changed_layers(model, mask, self.layers)
         if not to_fit:  # no head is lost
-            return Repaired(smaller, 0.0, 0.0, True)
+            return Repaired(smaller, before=0.0, after=0.0, helped=True)
         on_dev = self.on_dev(mask)
         refuse_few_tokens(smaller, to_fit, text)
         if mask not in self.missed_by_cut:
             self.missed_by_cut[mask] = on_dev.missed(smaller)
         before = self.missed_by_cut[mask]
         whole.begin()
-        small = Stages(smaller.hf, text.inputs)
+        stages = Stages(smaller.hf, text.inputs)
         # Nothing is fitted above the last of them.
         layers = self.layers[: self.layers.index(to_fit[-1]) + 1]
         for number, layer in enumerate(layers):
             progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
             if layer in to_fit:
                 values = Values.of(smaller, layer.site) if with_values else None
-                fit(whole, small, layer, makes_up, values)
+                fit_layer(whole, stages, layer, makes_up, values)
             if block_after(layers, layer) != layer.block:
                 whole.finish(layer.block)
-                small.finish(layer.block)
+                stages.finish(layer.block)
         if on_dev.encoder:
             # Where the decoder loses heads, too, its own fits make up for the encoder.
-            fit_encoder_readers(whole, small, smaller, on_dev.end)
+            fit_encoder_readers(whole, stages, smaller, on_dev.end)
         # The states behind the last layer are asked for no more: where outputs are not kept, this lets go of them.
         whole.begin()
         after = on_dev.missed(smaller)
-        if not after < before:
+        if not after < before:  # also where it is no number
             with warnings.catch_warnings(action="ignore"):  # said already
                 smaller = model.only(mask, grow=True)
             return Repaired(smaller, before, before, False, makes_up)
@@ -299,57 +302,59 @@ def stack_of(kind: Kind) -> str:
     return "encoder" if kind == "encoder-self" else "decoder"
 
 
-def fit(
-    whole: WholeOutputs, small: Stages, layer: Sublayer, makes_up: bool, values: Values | None
+def fit_layer(
+    whole: WholeOutputs, stages: Stages, layer: Sublayer, makes_up: bool, values: Values | None
 ) -> None:
     """Fit the output projection of one layer of the smaller model, in place; and its values, where that pays on the tokens
     held out."""
     text = whole.text
-    out = cast(nn.Linear, small.modules[layer.out])
+    out = cast(nn.Linear, stages.modules[layer.out])
     weight = by_output(out).detach().double().cpu().t()
     constant = out.bias is not None
     if not len(weight) and not constant:
         return  # no head is left, and no bias
     start = torch.cat([weight, out.bias.detach().double().cpu()[None]]) if constant else weight
     # Sums over the tokens that are fitted, and over those that choose the ridge.
-    fitted, held = (Moments.empty(len(weight), weight.shape[1], constant) for _ in range(2))
+    to_fit_on, held_out = (Moments.empty(len(weight), weight.shape[1], constant) for _ in range(2))
     # The same of what the values read, as wide as the model for each head; None where values are not fitted.
-    wide: tuple[Moments, Moments] | None = None
+    of_values: tuple[Moments, Moments] | None = None
     if values is not None:
         sizes = (values.width * len(values.rows), weight.shape[1], constant, torch.float32)
-        wide = Moments.empty(*sizes), Moments.empty(*sizes)
+        of_values = Moments.empty(*sizes), Moments.empty(*sizes)
     side, _ = sides_of_site(layer.site)
-    for number, masks in enumerate(text.places):
-        reading = values.reading() if values and wide else nullcontext(list[Tensor]())
+    for number, tokens in enumerate(text.places):
+        reading = values.reading() if values and of_values else nullcontext(list[Tensor]())
         with reading as attended:
-            features, targets, weights = pairs(whole, small, layer, number, makes_up)
-        text.add(fitted, held, number, masks[side], features, targets, weights)
-        if values and wide:
+            features, targets, weights = pairs(whole, stages, layer, number, makes_up)
+        text.add(to_fit_on, held_out, number, tokens[side], features, targets, weights)
+        if values and of_values:
             if attended and values.explains(attended[0], features):
-                text.add(*wide, number, masks[side], attended[0], targets, weights)
+                text.add(*of_values, number, tokens[side], attended[0], targets, weights)
             else:
-                wide = None  # what was read is not all that the projection is made of
-    (fitted + held).refuse_unsound(layer.out)
-    error, best = held_out_fit(fitted, held, start)
-    if values and wide:
-        error_with_values, (fitted_values, outputs, bias) = held_out_values(*wide, values.start())
+                of_values = None  # what was read is not all that the projection is made of
+    (to_fit_on + held_out).refuse_unsound(layer.out)
+    error, best = held_out_fit(to_fit_on, held_out, start)
+    if values and of_values:
+        error_with_values, (fitted_values, outputs, bias) = held_out_values(
+            *of_values, values.start()
+        )
         if error_with_values < error:
             values.write(fitted_values, outputs, bias)
             return
     write(out, best, constant)
 
 
-def write(out: nn.Linear, weights: Tensor, constant: bool) -> None:
-    """Give an output projection other weights, n M, the last row its bias."""
-    columns = weights[: len(weights) - constant].t()
+def write(out: nn.Linear, coefficients: Tensor, constant: bool) -> None:
+    """Give an output projection other weights: features x width, and with a constant one row more, its bias."""
+    columns = (coefficients[:-1] if constant else coefficients).t()
     with torch.no_grad():
         by_output(out).copy_(columns.to(out.weight))
         if constant:
-            set_bias(out, weights[-1])
+            set_bias(out, coefficients[-1])
 
 
 def pairs(
-    whole: WholeOutputs, small: Stages, layer: Sublayer, number: int, makes_up: bool
+    whole: WholeOutputs, stages: Stages, layer: Sublayer, number: int, makes_up: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of a batch: what the smaller model's output projection gets, B S n; what it should give, B S M; and how much an
     error of each token counts, B S.
@@ -358,7 +363,7 @@ def pairs(
     less the own residual stream; else what the whole model's projection gives.
     """
     wanted = whole.wanted(layer, number)
-    own = look_at_sum(small, layer, number)
+    own = look_at_sum(stages, layer, number)
     features, given = own[layer.out]
     targets = wanted.output
     if makes_up and can_make_up(layer):
@@ -368,28 +373,29 @@ def pairs(
     return features, targets, wanted.weights
 
 
-def fit_encoder_readers(whole: WholeOutputs, small: Stages, model: Model, end: End) -> None:
+def fit_encoder_readers(whole: WholeOutputs, stages: Stages, model: Model, end: End) -> None:
     """Fold the affine map that turns the smaller encoder's states into the whole one's, as far as one can, into the keys
     and values of the decoder, in place."""
     linears = [linear for _, linear in encoder_readers(model)]
     if not linears:
-        return
+        return  # no linear layer of the decoder reads the encoder: nothing to fold the map into
     size = by_output(linears[0]).shape[1]
+    # One map for all: it has a constant only where each can take it into its bias.
     constant = all(linear.bias is not None for linear in linears)
     fitted, held = (Moments.empty(size, size, constant) for _ in range(2))
     text = whole.text
     for number, masks in enumerate(text.places):
-        own, wanted = small.last_states(number, end), whole.stages.last_states(number, end)
+        own, wanted = stages.last_states(number, end), whole.stages.last_states(number, end)
         text.add(fitted, held, number, masks["source"], own, wanted, torch.ones_like(own[..., 0]))
     start = torch.eye(size + constant, size, dtype=torch.float64)
     _, best = held_out_fit(fitted, held, start)
     for linear in linears:
         weight = by_output(linear)
-        wide = weight.detach().double().cpu()
+        exact = weight.detach().double().cpu()
         with torch.no_grad():
-            weight.copy_((wide @ best[:size].t()).to(weight))
+            weight.copy_((exact @ best[:size].t()).to(weight))
         if constant:
-            set_bias(linear, linear.bias.detach().double().cpu() + wide @ best[size])
+            set_bias(linear, linear.bias.detach().double().cpu() + exact @ best[size])
 
 
 def only_encoder(model: Model, mask: HeadMask) -> bool:

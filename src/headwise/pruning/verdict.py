@@ -13,11 +13,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headwise.core.measured import UNPRUNED, ModelNumbers, is_within
-from headwise.core.qualities import BETTER, WORSE, Number, QualityMeasure
+from headwise.core.qualities import (
+    BETTER,
+    NOT_DISTINGUISHABLE,
+    WORSE,
+    Number,
+    QualityMeasure,
+)
 from headwise.core.statistics import ENOUGH_SENTENCES, units_for_share
 
 # Share of the weights or the cache: saving less, a model that is no faster is of little use.
-LITTLE_SAVED = 0.1
+LEAST_SAVING = 0.1
 SPEED = "tokens_per_second"
 SAVINGS = ("parameters", "cache_bytes")  # the larger saving of both counts
 
@@ -28,13 +34,13 @@ class Outcome(StrEnum):
     NOT_COMPARED = "there is no comparison with an interval"
     NO_BASIS = "the full model is too poor for differences to mean anything"
     TOO_DEAR = "it surely loses a larger share than it saves"
-    NO_GAIN = "it is surely worse, and saves little"
+    WORSE_AND_LITTLE_SAVED = "it is surely worse, and saves little"
     OVER_LIMIT = "it surely loses more than the limit"
     DOUBTED = "something speaks against the model"
     TOO_SHORT = "the text is too short to tell"
     UNDECIDED = "the interval reaches past the limit"
     OPEN = "there is no limit, and it may be worse"
-    LITTLE = "it saves little"
+    LITTLE_SAVED = "it saves little"
     SHIP = "it is better, or stays within the limit"
 
 
@@ -54,7 +60,7 @@ class Verdict:
 
     reference, change: the comparison that leads, to equal further training or to the full model. finding: one of
     FINDINGS (core/qualities.py), empty without an interval. least_loss, most_loss: what is lost by both ends of the
-    interval, in the unit of the change; with a limit, of the two comparisons the one that loses more. within, over: the
+    interval, in the unit of the change; with a limit, each is the larger one of the two comparisons. within, over: the
     splits (dev, test) on which the loss is within the limit, or over it. texts: how many sentences the change is measured
     on; needed: how many the limit needs, None where no number would do. saving: of SAVINGS the largest, empty without
     one; saved: its share. speed_up: the share by which it is faster. doubts: sentences on the model.
@@ -90,8 +96,8 @@ def verdict_on(
     doubts: Sequence[str] = (),
 ) -> Verdict:
     """The verdict on a model. full: the numbers of the one before pruning; None where it was not measured. quality, split:
-    what and which text is reported. quality_on_dev: what dev has, which the limit is about. limit: what may be lost.
-    counts: how many sentences each split has. doubts: what speaks against the model."""
+    what and which text is reported. quality_on_dev: what models are compared by on dev; the limit is in its
+    unit. limit: what may be lost. counts: how many sentences each split has. doubts: what speaks against the model."""
     full = ModelNumbers() if full is None else full
     reference, change = model.leading_change(quality.name, split)
     finding = change.finding(quality)
@@ -102,7 +108,7 @@ def verdict_on(
     changes = [change]
     if limited and reference != UNPRUNED:
         changes.append(model.of(quality.name, split, UNPRUNED))
-    ends = [ends_of_loss(one, quality) for one in changes if one.finding(quality)]
+    ends = [ends_of_loss(one, quality) for one in changes if one.has_interval]
     least, most = map(max, zip(*ends, strict=True)) if ends else (0.0, math.inf)
     lost = losses(full, model, quality, quality_on_dev, split)
     saved, saving = largest_saving(full, model)
@@ -111,16 +117,18 @@ def verdict_on(
     texts = (counts or {}).get(split)
     if texts is None and change.units is not None:
         texts = round(change.units)
-    # A loss within its limit was agreed to: it need not pay for itself. Without a limit none was.
-    allowed = limit is not None and "dev" in lost and is_within(lost["dev"], limit)
+    # A loss within its limit was agreed to: it need not pay for itself. Without a limit none was. The limit holds on dev,
+    # by which the model was chosen, and on the text that is reported, as far as its interval is sure.
+    agreed_to = limit is not None and "dev" in lost and is_within(lost["dev"], limit)
     if limited:
-        allowed = allowed and is_within(least, limit)
+        agreed_to = agreed_to and is_within(least, limit)
     # A change in % is a share already. Where the full model's quality is not known, the loss counts as no share of it.
-    share_lost = least / (100 if quality.relative else base or math.inf)
+    whole = 100 if quality.relative else (base or math.inf)
+    share_lost = least / whole
     # Twice as fast is half of the time.
     time_saved = 1 - 1 / (1 + speed_up) if speed == Speed.FASTER else 0.0
-    was_measured = bool(saving) or speed not in (Speed.NOT_MEASURED, Speed.ONCE)
-    saves_little = was_measured and saved < LITTLE_SAVED and speed != Speed.FASTER
+    saving_was_measured = bool(saving) or speed not in (Speed.NOT_MEASURED, Speed.ONCE)
+    saves_little = saving_was_measured and saved < LEAST_SAVING and speed != Speed.FASTER
 
     def what_follows() -> Outcome:
         """The first that is true, in the order of Outcome."""
@@ -129,11 +137,11 @@ def verdict_on(
         if base is not None and quality.is_too_low(base):
             return Outcome.NO_BASIS
         # What is not within a limit has to save something for what it surely loses.
-        if finding == WORSE and not allowed and was_measured:
+        if finding == WORSE and not agreed_to and saving_was_measured:
             if share_lost > max(saved, time_saved):
                 return Outcome.TOO_DEAR
             if saves_little:
-                return Outcome.NO_GAIN
+                return Outcome.WORSE_AND_LITTLE_SAVED
         # Of the text that is reported; the loss on dev was asked for when the model was chosen.
         if limited and not is_within(least, limit):
             return Outcome.OVER_LIMIT
@@ -146,7 +154,7 @@ def verdict_on(
         # Without a limit on this text only a model that is surely better is no loss.
         if not limited and finding != BETTER:
             return Outcome.OPEN
-        return Outcome.LITTLE if saves_little else Outcome.SHIP
+        return Outcome.LITTLE_SAVED if saves_little else Outcome.SHIP
 
     return Verdict(
         outcome=what_follows(),
@@ -171,7 +179,13 @@ def verdict_on(
 def ends_of_loss(change: Number, quality: QualityMeasure) -> tuple[float, float]:
     """What is lost at least and at most, by the ends of the interval of a change; below 0 where something is gained."""
     assert change.low is not None and change.high is not None
-    return (-change.high, -change.low) if quality.higher_is_better else (change.low, change.high)
+    least, most = change.low, change.high
+    if quality.higher_is_better:
+        least, most = -change.high, -change.low
+    # p may doubt what the interval leaves out: then nothing is surely lost.
+    if change.finding(quality) == NOT_DISTINGUISHABLE:
+        least = min(least, 0.0)
+    return least, most
 
 
 def losses(
@@ -230,7 +244,7 @@ def texts_needed(changes: Sequence[Number], quality: QualityMeasure, limit: floa
         # Of a limit of 0 no number of texts is sure: it counts as a thousandth of a point.
         needed = max(needed, units_for_share(min(1.0, max(limit, 1e-3) / 100)))
     for change in changes:
-        if not change.finding(quality) or change.units is None or change.value is None:
+        if not change.has_interval or change.units is None or change.value is None:
             continue
         lost = -quality.better * change.value
         _, most = ends_of_loss(change, quality)

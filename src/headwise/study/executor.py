@@ -22,7 +22,7 @@ from headwise.core.errors import OUR_MISTAKE, HeadwiseError
 from headwise.core.progress import Progress
 from headwise.study.step import Job
 
-# Lists the jobs of a study; called again after every job that failed or may reveal more of them.
+# Lists the jobs of a study; called again after a job that failed, or whose result may add some.
 ListJobs = Callable[[], Sequence[Job]]
 DoJob = Callable[[Job], None]  # does a job
 
@@ -41,7 +41,8 @@ class StudyOutcome:
     def check(self) -> None:
         """Raise what failed: a single failure as it was, with its job's name; several as one HeadwiseError."""
         if len(self.failed) == 1 and self.error:
-            raise with_step_name(self.error, *self.failed)
+            (name,) = self.failed
+            raise with_step_name(self.error, name)
         if self.failed:
             every = len(self.done) + len(self.failed) + len(self.skipped)
             reasons = " ".join(f"{name}: {sentence}" for name, sentence in self.failed.items())
@@ -69,16 +70,16 @@ class Executor(Protocol):
 
     slots: int
 
-    def start(self, job: Job, start: float, end: float) -> None:
-        """Begin a job, by which the study is done from the share `start` to `end`."""
+    def start(self, job: Job, share_before: float, share_after: float) -> None:
+        """Begin a job. share_before, share_after: how much of the study is done before and after it."""
 
     def wait(self) -> JobEnd:
         """The next job that ends."""
 
 
 class LocalExecutor:
-    """This process, one job at a time: `start` notes it, `wait` does it. With several processes (torchrun) the others
-    would wait for ever for one that went on after a failure of its own, so there it is raised."""
+    """This process, one job at a time: `start` notes it, `wait` does it. With several processes (torchrun) a failure is
+    raised: if one went on alone, the others would wait for it for ever."""
 
     slots = 1
 
@@ -87,15 +88,15 @@ class LocalExecutor:
         self.progress = progress
         self.started: tuple[Job, float, float] | None = None
 
-    def start(self, job: Job, start: float, end: float) -> None:
-        self.started = job, start, end
+    def start(self, job: Job, share_before: float, share_after: float) -> None:
+        self.started = job, share_before, share_after
 
     def wait(self) -> JobEnd:
         assert self.started is not None
-        job, start, end = self.started
+        job, share_before, share_after = self.started
         error: Exception | None = None
         trace = ""
-        with self.progress.step(job.words, start, end):
+        with self.progress.step(job.words, share_before, share_after):
             try:
                 self.work(job)
             except Exception as raised:
@@ -121,9 +122,11 @@ def run_jobs(
     """
     outcome = StudyOutcome()
     forwards = 0.0  # the work of the jobs that were started, without those that were done before
-    share = 0.0  # of the study, which never falls, whatever is revealed
+    share = 0.0  # of the study; never falls, whatever jobs are added
     running: dict[str, Job] = {}
-    unsaid: list[JobEnd] = []  # failures that are said when the next job starts
+    unsaid: list[
+        JobEnd
+    ] = []  # failures not yet said; a single one at the end is its caller's to raise
     unchanged = 0  # jobs that were done before
     graph = checked_jobs(list_jobs())
     while True:
@@ -134,10 +137,10 @@ def run_jobs(
             started = outcome.ended | running.keys()
             left = [other for other in graph if other.name not in started and not other.done_before]
             # As far as is known by now: models may still be added.
-            whole = forwards + sum(map(forwards_of, left))
+            total = forwards + sum(map(forwards_of, left))
             forwards += 0.0 if job.done_before else forwards_of(job)
             # The bar may stand still when work is added, but never goes back.
-            before, share = share, max(share, forwards / whole if whole else 0.0)
+            before, share = share, max(share, forwards / total if total else 0.0)
             running[job.name] = job
             executor.start(job, before, share)
         elif running:
@@ -206,7 +209,8 @@ def job_order(jobs: Iterable[Job]) -> list[str]:
 def next_ready(
     graph: Sequence[Job], outcome: StudyOutcome, running: Mapping[str, Job], slots: int
 ) -> Job | None:
-    """The first job of the list that may start now. An exclusive one starts when nothing runs."""
+    """The first job of the list that may start now. An exclusive one starts when nothing runs,
+    and nothing starts while it runs."""
     if len(running) >= slots or any(job.exclusive for job in running.values()):
         return None
     started = outcome.ended | running.keys()

@@ -355,7 +355,7 @@ def mended(model: Model, mask: HeadMask | None = None, of: Sequence[str] = LINES
         for some in (text, text.head(50))
     )
     with warnings.catch_warnings(action="ignore"):
-        made = Repairs(model, given, dev).repaired(mask or half(model, empty=1, seed=1))
+        made = Repairs(model, given, dev).best_repair(mask or half(model, empty=1, seed=1))
     assert made.helped and made.after < made.before
     return made.model
 

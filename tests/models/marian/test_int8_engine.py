@@ -59,7 +59,7 @@ def test_a_repaired_model_translates_there(firefox: hw.Model, tmp_path: Path) ->
     given, dev = (
         firefox.task.unread(hw.Text.from_lines(some)) for some in (TEXT.splitlines(), SENTENCES)
     )
-    small = Repairs.on(firefox, given, dev).smaller(mask)
+    small = Repairs.on(firefox, given, dev).repaired_or_cut(mask)
     there = translations(small, tmp_path / "1")
     near, far = (
         likeness(there, each.translate(SENTENCES, beam=1)) for each in (small, firefox.only(mask))

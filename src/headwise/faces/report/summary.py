@@ -48,7 +48,7 @@ from headwise.faces.report.head_rows import heads_in, of_measure, values_by_head
 from headwise.faces.report.models import OTHERS, ModelRow, measured, tested_text
 from headwise.faces.report.page import section
 from headwise.faces.report.run_folder import RunContents
-from headwise.pruning.verdict import LITTLE_SAVED, SPEED, Outcome, Speed, Verdict, compared_speed
+from headwise.pruning.verdict import LEAST_SAVING, SPEED, Outcome, Speed, Verdict, compared_speed
 
 CACHE = "cache_bytes"
 SAVED: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -341,8 +341,8 @@ FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
         "No conclusion while the full model does not translate."
     ),
     Outcome.TOO_DEAR: too_dear_text,
-    Outcome.NO_GAIN: lambda verdict, quality: (
-        f"Do not ship: it is worse, and saves less than {percent(LITTLE_SAVED)}."
+    Outcome.WORSE_AND_LITTLE_SAVED: lambda verdict, quality: (
+        f"Do not ship: it is worse, and saves less than {percent(LEAST_SAVING)}."
     ),
     Outcome.OVER_LIMIT: lambda verdict, quality: (
         f"Do not ship: by its interval it loses at least {amount(verdict.least_loss, quality)}, more than "
@@ -362,8 +362,8 @@ FOLLOWS: Mapping[Outcome, Callable[[Verdict, QualityMeasure], str]] = {
         f"Whether it is worth {gains_text(verdict)} is yours to say: by its interval it "
         f"{may_lose_text(verdict, quality)}, and the plan sets no limit (max_drop) for it."
     ),
-    Outcome.LITTLE: lambda verdict, quality: (
-        f"Little to gain: less than {percent(LITTLE_SAVED)} is saved, and it is no faster."
+    Outcome.LITTLE_SAVED: lambda verdict, quality: (
+        f"Little to gain: less than {percent(LEAST_SAVING)} is saved, and it is no faster."
     ),
     Outcome.SHIP: ship_text,
 }
