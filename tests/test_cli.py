@@ -48,6 +48,7 @@ from headwise.core.options import (
     FineTuning,
     Greedy,
     Options,
+    Pruning,
     Search,
     Training,
 )
@@ -1028,7 +1029,7 @@ class TestStart:
         options = {option.name: option for option in commands.commands[name].params}
         for kind in classes:
             for key, field in kind.model_fields.items():
-                if key in elsewhere or (kind is Greedy and key == "max_drop"):
+                if key in elsewhere or (issubclass(kind, Pruning) and key == "max_drop"):
                     continue
                 option = options[key]
                 if kind is Greedy and key == "train":  # the help of gates names it, too

@@ -114,11 +114,10 @@ def glossary_table() -> str:
 def tables() -> dict[Path, dict[str, str]]:
     """The tables of each page, by the names of their places."""
     page = DOCS / "plan.md"
-    gates = [name for name in GateTraining.model_fields if name not in OF_ALL]
-    alone = [name for name in GateSweep.model_fields if name not in (*OF_ALL, *gates)]
-    greedy = [
-        name for name in GreedySweep.model_fields if name not in (*OF_ALL, "max_drop", "search")
-    ]
+    apart = (*OF_ALL, "max_drop", "search")  # of every method; and what a plan says once, for all
+    gates = [name for name in GateTraining.model_fields if name not in apart]
+    alone = [name for name in GateSweep.model_fields if name not in (*apart, *gates)]
+    greedy = [name for name in GreedySweep.model_fields if name not in apart]
     top = [name for name in Plan.model_fields if Plan.model_fields[name].description]
     plan = {
         "top": option_table(Plan, top),

@@ -281,6 +281,20 @@ class TestGreedy:
         assert within.heads.total <= nothing
         assert 100 * math.expm1(loss_by_hand(within, dev) - whole) <= 1e-3
 
+    def test_a_size_within_a_budget_or_none(self) -> None:
+        model, text, dev = asker("gpt2"), lines(20), lines(60, 5)
+        whole = loss_by_hand(model, dev)
+        lost = {}
+        for left in range(1, model.heads.total):
+            small = hw.prune(model, text, Greedy(keep=left, measure="weight-norm"), dev=dev)
+            lost[left] = 100 * math.expm1(loss_by_hand(small, dev) - whole)
+        left = max(lost, key=lost.__getitem__)
+        for budget, stay in ((2 * lost[left], left), (lost[left] / 2, model.heads.total)):
+            options = Greedy(keep=left, max_drop=budget, measure="weight-norm")
+            assert hw.prune(model, text, options, dev=dev).heads.total == stay
+        gated = hw.prune(model, text, Gates(keep=3, max_drop=1e9, **FAST), dev=dev)
+        assert gated.heads.total == 3
+
     def test_single_heads_go_where_the_budget_is_passed(self) -> None:
         """Weight norms give an order without text; every size is measured by hand. The sizes tried are those of a search
         by halves, so where quality only falls there, no head more could go."""
@@ -411,12 +425,13 @@ class TestControls:
             (Gates(keep=3, train="apart", **FAST), {"full", "fine-tuned"}),
             (Greedy(keep=3, train="all", epochs=1, warmup=1), {"full", "fine-tuned"}),
             (Greedy(max_drop=100, search=Search(beam=1)), {"full", "random.1"}),
+            (Greedy(keep=3, max_drop=100, search=Search(beam=1)), {"full", "random.1"}),
             (
                 Greedy(max_drop=100, measure="gradient", search=Search(beam=1)),
                 {"full", "weight-norm", "random.1"},
             ),
         ],
-        ids=["gates", "apart", "tuned", "budget", "measured"],
+        ids=["gates", "apart", "tuned", "budget", "size", "measured"],
     )
     def test_the_same_model_beside_its_controls(
         self, tmp_path: Path, options: Gates | Greedy, references: set[str]
@@ -520,7 +535,7 @@ class TestWarnings:
             "TopK: unknown key 'temperature'; allowed",
         ),
         (lambda: TopK(**wrong(penalty=0.1)), "TopK: unknown key 'penalty'; allowed here: average"),
-        (lambda: Gates(**wrong(max_drop=1.0)), "Gates: unknown key 'max_drop'; allowed here"),
+        (lambda: Gates(max_drop=-1.0, keep=3), "'max_drop' is -1.0"),
         (lambda: Gates(**wrong(kep=3)), "unknown key 'kep' .did you mean 'keep'.*; allowed here"),
         (lambda: Gates(keep=3, **wrong(measure="gradient")), "unknown key 'measure'"),
         (lambda: Greedy(keep=3, epochs=3), "epochs would mean nothing without train"),
@@ -574,13 +589,12 @@ def wrong(**options: Any) -> dict[str, Any]:
         (None, {}, "the options are None: give hw.Gates"),
         (Gates(), {}, r"needs penalty or keep in hw.Gates\(…\), but none was given"),
         (Greedy(), {}, r"needs keep or max_drop in hw.Greedy\(…\), but none was given"),
-        (Greedy(keep=3, max_drop=1.0), {}, "keep and max_drop were given together"),
         (Gates(keep=3, penalty=0.1), {}, "penalty and keep were given together"),
         (Gates(keep=[3, 4]), {}, "makes one model, but keep has 2 values"),
         (Gates(keep=3), {"work": 3}, "3 was given in place of a file or a folder"),
         (Greedy(keep=3), {"work": "x"}, r"work means nothing with hw.Greedy\(…\)"),
         (Greedy(keep=3), {"training": SMALL}, r"training means nothing with hw.Greedy\(…\)"),
-        (Greedy(max_drop=1.0, train="all"), {}, "max_drop chooses before anything trains"),
+        (Greedy(max_drop=1.0, train="all"), {}, "max_drop alone chooses before anything trains"),
         (Gates(keep=3), {"training": {"epochs": 3}}, "give hw.Training"),
         (
             Gates(keep=3),

@@ -256,6 +256,11 @@ class Pruning(Options):
         "unset: what keeps key/value groups equally large",
         page="methods/removal.md#what-is-removed-at-once",
     )
+    max_drop: float | None = option(
+        None,
+        f"the smaller model may lose at most so much on dev, else no head goes: {LOSSES}",
+        ge=0,
+    )
 
     @field_validator("keep", mode="before")
     @classmethod
@@ -413,11 +418,6 @@ class Greedy(Pruning, FineTuning):
         None,
         "the order of removal: a measure, weight-norm or random; unset: repair",
         page="howto/score.md#choose-a-measure",
-    )
-    max_drop: float | None = option(
-        None,
-        f"the smallest model that loses at most so much on dev: {LOSSES}",
-        ge=0,
     )
     rescore: bool = option(False, "score again after every step")
     step: float = option(0.1, "share of the heads that is removed at a time", gt=0, le=1)

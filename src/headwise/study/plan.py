@@ -230,6 +230,12 @@ class Sweep(Pruning, FineTuning):
             raise ValueError("nothing may be there twice")
         return values
 
+    @field_validator("max_drop")
+    @classmethod
+    def said_elsewhere(cls, value: float | None) -> None:
+        if value is not None:
+            raise ValueError("a plan says it once for all models, in [choice]")
+
     @property
     def trains(self) -> bool:
         """Whether its models are trained."""
@@ -239,7 +245,7 @@ class Sweep(Pruning, FineTuning):
     def training_options(self) -> dict[str, Any]:
         """What goes into a fine-tuned model besides the variant itself."""
         # Those two tell the variants of a sweep apart.
-        return self.model_dump(include={*Gates.model_fields} - {"keep", "penalty"})
+        return self.model_dump(include={*Gates.model_fields} - {"keep", "penalty", "max_drop"})
 
     @property
     def weight_training(self) -> dict[str, Any]:
@@ -370,8 +376,6 @@ class GreedySweep(Sweep, Greedy):
 
     @model_validator(mode="after")
     def consistent(self) -> GreedySweep:
-        if self.max_drop is not None:
-            raise ValueError("a plan says max_drop once for all models, in [choice]")
         if self.search is not None:
             raise ValueError("a plan says once for all models how to search, in [search]")
         if not self.train and self.controls:

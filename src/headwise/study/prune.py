@@ -62,7 +62,7 @@ from headwise.study.run_context import InMemory
 from headwise.study.study import make_model, run_study
 from headwise.study.variants import own_models
 
-GOALS = ("penalty", "keep", "max_drop")
+GOALS = ("penalty", "keep")
 METHOD = {Gates: "gates", TopK: "top-k", Greedy: "greedy"}
 
 
@@ -106,6 +106,8 @@ def prune(
                                   perplexity of a language model, points of accuracy of a classifier, points of
                                   similarity of a model of embeddings
         hw.Greedy(keep=10, train="lora")   then a short training of what is left
+        hw.Gates(keep=10, max_drop=0.5)    by any method: the model of that size if it loses at most so much on dev, and
+                                  else the whole one, with a warning
 
     text: gates and weights train on it, or heads are scored on it; a translation model translates a text without targets
     itself. dev: choices are made on it; a number takes so many pairs or sentences of `text`, none every tenth, which then
@@ -146,7 +148,7 @@ def prune(
     for line in lines:
         warnings.warn(line, stacklevel=3)
     refuse_irremovable(model, options)
-    if isinstance(options, Greedy) and options.max_drop is not None:
+    if options.max_drop is not None:
         line = refuse_too_short("dev", len(texts["dev"]), model.task.quality.over, not apart)
         if line:
             warnings.warn(line, stacklevel=3)
@@ -317,11 +319,11 @@ def plan_of_options(
         tables["pruning"] |= {"measure": [score], "orders": 1}
         if options.search is not None:
             tables["search"] = options.search.model_dump()
-        if options.max_drop is not None:
-            tables["choice"] = {"max_drop": options.max_drop}
         # Models of other orders are controls, too.
         if not controls:
             tables["pruning"]["compare"] = []
+    if options.max_drop is not None:
+        tables["choice"] = {"max_drop": options.max_drop}
     method = METHOD[type(options)]
     names = usual_controls(method, options.train) if controls is True else controls or ()
     tables["pruning"]["controls"] = [*names]
@@ -335,9 +337,14 @@ def name_of(split: Split, text: AnyText) -> str | list[str]:
 
 
 def refuse_goals(options: Gates | TopK | Greedy) -> None:
-    """Raise HeadwiseError unless exactly one option says, once, how far to prune."""
+    """Raise HeadwiseError unless exactly one option says, once, how far to prune. Greedy removal may also go as far as
+    max_drop allows."""
     possible = [name for name in GOALS if name in type(options).model_fields]
     given = [name for name in possible if several(getattr(options, name))]
+    if isinstance(options, Greedy) and not given:
+        possible.append("max_drop")
+        if options.max_drop is not None:
+            return
     if len(given) != 1:
         problem = f"{' and '.join(given)} were given together" if given else "none was given"
         raise HeadwiseError(
@@ -363,10 +370,10 @@ def refuse_idle_training(
                     f"prune: {name} means nothing with hw.Greedy(…) without train, which trains nothing: leave it out."
                 )
         return
-    if isinstance(options, Greedy) and options.max_drop is not None:
+    if isinstance(options, Greedy) and options.max_drop is not None and options.keep is None:
         raise HeadwiseError(
-            "prune: max_drop chooses before anything trains, so it cannot be given with train: give keep, or let a "
-            "study compare the trained models."
+            "prune: max_drop alone chooses before anything trains, so it cannot be given with train: give keep, too, or "
+            "let a study compare the trained models."
         )
     if training is None:
         return
