@@ -66,6 +66,8 @@ def roles_and_costs() -> Iterator[Row]:
         costs = np.maximum(values, 0)
         share = costs[marked].sum() / costs.sum()
         yield number("papers", f"{name} syntactic heads share of single encoder heads cost", share)
+        inside = marked_in_groups(values, marked, rows["layer"].to_numpy())
+        yield number("firefox papers", f"{name} syntactic heads within layers p", inside.p)
 
 
 def one_head_more() -> Iterator[Row]:
@@ -115,6 +117,20 @@ def six_layers_areas() -> Iterator[Row]:
         yield number("papers", f"{name} three without a known function carry", others)
 
 
+def claim_5_corrected() -> Iterator[Row]:
+    """The smallest p of relevance and confidence of B, S and T within layers, by Holm."""
+    found = [
+        row["value"]
+        for row in six_layers_areas()
+        if row["name"].startswith("B two heads") and "layers p" in row["name"]
+    ]
+    every = found[:2]  # not of ablation
+    for model in ("en-pt", "pt-en"):
+        rows = read(f"firefox/{model}/within-layers.csv").set_index("measure")
+        every += [rows.loc[measure, "p"] for measure in ("confidence", "lrp.ding.pooled")]
+    yield number("papers", "B, S, T within layers smallest p corrected", min(every) * len(every))
+
+
 def kept_by_chance() -> Iterator[Row]:
     yield number("papers", "B ten heads keep both chance", hypergeom(48, 2, 10).sf(1))
     yield number("papers", "B four keep one chance", hypergeom(48, 2, 4).sf(0))
@@ -151,6 +167,14 @@ def changed_heads() -> Iterator[Row]:
     for name, count in (("S", 5), ("T", 17)):
         p = float(fisher_exact([[count, 48 - count], [8, 88]]).pvalue)
         yield number("papers", f"{name} of 48 Fisher to 8 of 96 p", p)
+    # Table 5 of the paper: 9 of 18 layers at p < 0.01.
+    for name, model in (("S", "en-pt"), ("T", "pt-en")):
+        rows = read(f"firefox/{model}/michel.csv")
+        rows = rows[rows["table"] == "one head left"]
+        worse = int((rows["p"] < 0.01).sum())
+        p = float(fisher_exact([[worse, len(rows) - worse], [9, 9]]).pvalue)
+        yield number("papers", f"{name} one head left, layers worse", worse)
+        yield number("papers", f"{name} one head left, Fisher to 9 of 18 p", p)
 
 
 def believed_scores() -> Iterator[Row]:
@@ -249,15 +273,19 @@ def most_positional() -> Iterator[Row]:
     yield number("six-layers papers", "E converged token before best", before)
 
 
-def concentration() -> Iterator[Row]:
-    """Of what single heads cost, the share of the eight that cost most."""
-    for name, file in (("A", "multi30k-en-de-grid/seed-1"), ("C", "multi30k-en-de-scores")):
+def costs_of_kinds() -> Iterator[Row]:
+    """What the 24 heads of each kind cost one by one in nats, and the part of cross heads that is the last layer's."""
+    grid = "multi30k-en-de-grid/seed-"
+    files = {"A": f"{grid}1", "A2": f"{grid}2", "A3": f"{grid}3", "C": "multi30k-en-de-scores"}
+    for name, file in files.items():
         scores = read(f"{file}/heads.csv")
         scores = scores[scores["measure"] == "ablation.zero"]
-        for kind in ("cross", ENCODER):
-            costs = np.maximum(scores[scores["kind"] == kind]["value"].to_numpy(), 0)
-            share = np.sort(costs)[-8:].sum() / costs.sum()
-            yield number("papers", f"{name} {kind} ablation costs that eight of 24 carry", share)
+        for kind, rows in scores.groupby("kind"):
+            yield number("papers", f"{name} {kind} heads cost one by one", rows["value"].sum())
+        cross = scores[scores["kind"] == "cross"]
+        last = cross[cross["layer"] == cross["layer"].max()]["value"].sum()
+        share = last / cross["value"].sum()
+        yield number("papers", f"{name} share of the last layer in what cross heads cost", share)
 
 
 def repaired_gemma() -> Iterator[Row]:
@@ -275,6 +303,7 @@ MADE = (
     roles_and_costs,
     one_head_more,
     six_layers_areas,
+    claim_5_corrected,
     kept_by_chance,
     of_the_papers_size,
     kinds_left,
@@ -284,7 +313,7 @@ MADE = (
     grid,
     chrf_lost,
     most_positional,
-    concentration,
+    costs_of_kinds,
     repaired_gemma,
 )
 

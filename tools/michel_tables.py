@@ -6,8 +6,10 @@ The first 300 sentences are dev: heads are scored and chosen on them. BLEU is of
 model, with a 95 % interval and p of the paired bootstrap, and p corrected for all rows of its table (Benjamini and
 Hochberg). Writes `michel.csv`: a row for each head off (table 1), the best head of each layer left alone in it (table 2),
 and greedy removal of heads of all kinds by the gradient or a random order, without training (figure 3); and
-`michel-sets.csv`: rank correlations between what random sets of encoder heads cost on dev, in nats, and the sum of a score
-over their heads.
+`michel-sets.csv`: rank correlations between what random sets of encoder heads cost on 300 sentences behind dev, in nats, and
+the sum of a score over their heads; to_gradient is what a score's correlation has more than the gradient's.
+
+    python tools/michel_tables.py firefox/en-pt flores.en flores.pt docs/results/firefox/en-pt sets      the sets alone
 """
 
 from __future__ import annotations
@@ -94,9 +96,10 @@ def table_of_bleu(
 
 
 def table_of_sets(
-    model: hw.Model, scores: hw.Scores, dev: hw.ParallelText, seed: int
+    model: hw.Model, scores: hw.Scores, text: hw.ParallelText, seed: int
 ) -> pd.DataFrame:
-    """Intervals: both the sets and the sentences are drawn with replacement."""
+    """text: other sentences than those of the scores. Intervals: both the sets and the sentences are drawn with
+    replacement."""
     heads = [head for head in model.heads if head.kind == "encoder-self"]
     draw, generator = random.Random(seed), np.random.default_rng(seed)
     whole = HeadMask.full(model.heads)
@@ -104,7 +107,7 @@ def table_of_sets(
     for size in SIZES:
         sets = [draw.sample(heads, size) for _ in range(SETS)]
         masks = [whole.without(off) for off in sets]
-        answers = measure_losses(model.task, model.task.batches(dev), masks)
+        answers = measure_losses(model.task, model.task.batches(text), masks)
         losses, tokens = answers.stats[:, :, 0], answers.weights
         costs = []
         for drawn in range(RESAMPLES + 1):
@@ -112,23 +115,31 @@ def table_of_sets(
             read = some if drawn else np.arange(len(tokens))
             values = losses[read].sum(0) / tokens[read].sum()
             costs.append(values[1:] - values[0])
+        drawn_sets = [np.arange(SETS), *generator.integers(SETS, size=(RESAMPLES, SETS))]
+        found = {}
         for name in SCORES:
             values_of = scores.of(name)
             predicted = np.array([sum(values_of[head] for head in off) for off in sets])
-            value = spearmanr(predicted, costs[0]).statistic
-            again = []
-            for cost in costs[1:]:
-                some = generator.integers(SETS, size=SETS)
-                again.append(spearmanr(predicted[some], cost[some]).statistic)
-            low, high = np.nanquantile(again, [0.025, 0.975])
-            rows.append(
-                {"heads_off": size, "sets": SETS, "measure": name, "spearman": value}
-                | {"low": low, "high": high, "mean_cost": costs[0].mean()}
+            found[name] = np.array(
+                [
+                    spearmanr(predicted[some], cost[some]).statistic
+                    for some, cost in zip(drawn_sets, costs, strict=True)
+                ]
             )
+        for name, values in found.items():
+            row = {"heads_off": size, "sets": SETS, "measure": name}
+            ahead = values - found["gradient"]
+            for column, numbers, of in (
+                ("spearman", values, ""),
+                ("to_gradient", ahead, "to_gradient_"),
+            ):
+                low, high = np.nanquantile(numbers[1:], [0.025, 0.975])
+                row |= {column: numbers[0], f"{of}low": low, f"{of}high": high}
+            rows.append(row | {"mean_cost": costs[0].mean()})
     return pd.DataFrame(rows)
 
 
-def main(name: str, source: str, target: str, out: str) -> None:
+def main(name: str, source: str, target: str, out: str, only: str = "") -> None:
     model = hw.load(name)
     text = hw.ParallelText.read(source, target)
     pairs = list(zip(text.sources, text.targets, strict=True))
@@ -136,9 +147,12 @@ def main(name: str, source: str, target: str, out: str) -> None:
     scores = hw.score(model, dev, [*SCORES, ALONE])
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    table_of_sets(model, scores, dev, SEED).to_csv(
+    behind = hw.ParallelText.from_pairs(test[:DEV])
+    table_of_sets(model, scores, behind, SEED).to_csv(
         folder / "michel-sets.csv", index=False, float_format="%.4g"
     )
+    if only == "sets":
+        return
     sources, references = zip(*test, strict=True)
     table_of_bleu(model, scores, sources, references, SEED).to_csv(
         folder / "michel.csv", index=False, float_format="%.4g"
@@ -146,4 +160,4 @@ def main(name: str, source: str, target: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    main(*sys.argv[1:6])
