@@ -11,9 +11,11 @@ import headwise as hw
 from faces.report.conftest import data_of
 from faces.report.made_sweeps import CHOSEN, SIMILARITY, write_greedy
 from faces.report.visits import visit
+from headwise.core.qualities import Number
 from headwise.faces.report.every_head import every_head_section
 from headwise.faces.report.quality_curves import greedy_figures, quality_figures
 from headwise.faces.report.run_folder import RunContents, read_run
+from headwise.faces.report.summary import summary_section
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,20 @@ def test_heads_are_counted_in_models_that_could_be_chosen(greedy: RunContents) -
     assert rows["encoder-self/0/0"] == ("kept", "8")
     assert rows["encoder-self/5/11"] == ("removed", "0")
     assert not any("random" in model["label"] for model in content["details"]["models"])
+
+
+@pytest.mark.parametrize(("high", "doubted"), [(-0.4, True), (0.4, False)])
+def test_random_heads_that_do_better_are_a_doubt(
+    tmp_path: Path, high: float, doubted: bool
+) -> None:
+    """They stand on the first screen, and nothing is shipped."""
+    run = read_run(write_greedy(tmp_path / "run"))
+    assert run.chosen is not None
+    run.chosen["against"] = {"random.1": f"greedy-random.1-{CHOSEN}"}
+    run.chosen["numbers"]["test", "similarity", "random.1"] = Number(-1.5, -2.6, high, units=50)
+    said = summary_section(run)
+    assert any("As many random heads do better" in doubt for doubt in said["doubts"]) == doubted
+    assert said["advice"].startswith("No conclusion yet: there are doubts") == doubted
 
 
 def test_it_fits_a_phone(browser: Any, tmp_path: Path) -> None:

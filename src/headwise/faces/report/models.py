@@ -269,7 +269,12 @@ def orders_against(model: ModelRow) -> list[str]:
     """The references of the comparisons of a model of greedy removal with random orders, and with the best order by
     another measure."""
     best = model["best_other"]
-    return [name for name in model["against"] or {} if name.startswith("random.") or name == best]
+    return [name for name in model["against"] or {} if names_random(name) or name == best]
+
+
+def names_random(reference: str) -> bool:
+    """Whether the reference of a comparison is a random order."""
+    return reference.startswith("random.")
 
 
 def _label(model: ModelRow, labels: Mapping[str, str], several: bool) -> str:

@@ -23,7 +23,7 @@ from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
 from headwise.core.measured import FINE_TUNED, ModelNumbers
 from headwise.core.options import validated
-from headwise.core.qualities import Number, QualityMeasure
+from headwise.core.qualities import WORSE, Number, QualityMeasure
 from headwise.core.tables import (
     CAUSAL,
     CONTROLS,
@@ -265,7 +265,16 @@ class RunContents:
         own = [doubt for name in settings for doubt in self.facts["doubts"].get(name, [])]
         if not own and models.measured(model, "settled").value == 0:
             own = ["Its gates had not settled when they were decided: train longer."]
+        if self.random_heads_do_better(model):
+            own.append(
+                f"As many random heads do better, by {self.quality.title}: the order says too little here."
+            )
         return own
+
+    def random_heads_do_better(self, model: ModelRow) -> bool:
+        """Whether a model is surely worse than one that lost as many heads in a random order."""
+        orders = [name for name in models.orders_against(model) if models.names_random(name)]
+        return any(self.change_of(model, name).finding(self.quality) == WORSE for name in orders)
 
     def verdict_of(self, model: ModelRow) -> Verdict:
         """What one of its models is worth on the reported text."""

@@ -182,6 +182,13 @@ def curve_basis(run: RunContents, sizes: Mapping[int, Number], verdict: Verdict)
         sentences.append("None of these is distinguishable from the full model.")
     if beside := random_changes(run, sizes):
         sentences.append(beside)
+    beaten = [
+        str(model["total"] - model["kept"])
+        for model in run.candidates
+        if run.random_heads_do_better(model)
+    ]
+    if beaten:
+        sentences.append(f"Random heads do better than the chosen ones without {listed(beaten)}.")
     if gains := [text for text in (saving_text(verdict), speed_text(verdict)) if text]:
         sentences.append(f"The smallest saves: {', '.join(gains)}.")
     return " ".join(sentences)
@@ -625,7 +632,7 @@ def other_orders(run: RunContents, chosen: ModelRow) -> list[Fact]:
         to_random = []
         for reference, change in measured_ones.items():
             verdict = change.finding(run.quality)
-            if reference.startswith("random."):
+            if models.names_random(reference):
                 to_random.append(verdict)
                 continue
             label = f"{start}To the best other measure on dev, {measure_name(reference)}"
