@@ -103,6 +103,39 @@ def test_the_file_says_which_field_is_the_entity(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("order", "brackets", "expected"),
+    [
+        (  # GUM in UD 2.8, by its README: what closes has all fields, a hyphen in a name is escaped
+            "entity-GRP-identity",
+            "(place-1-Tulsa) _ (time-189 (time-175)time-189) (person-9-A&#45;B _ person-9-A&#45;B)",
+            [("1", 0, 1), ("189", 2, 4), ("175", 3, 4), ("9", 4, 7)],
+        ),
+        (  # UD 2.9: what closes has the entity alone
+            "entity-GRP-infstat-MIN-coref_type-identity",
+            "(time-188-new-1-sgl _ (time-189-new-1,2-sgl (time-175-giv:inact-1-coref)189)188)",
+            [("188", 0, 4), ("189", 2, 4), ("175", 3, 4)],
+        ),
+        (  # as first proposed
+            "entity-GRP",
+            "(place-1) (place-1) (place-2 _ (place-3)2)",
+            [("1", 0, 1), ("1", 1, 2), ("2", 2, 5), ("3", 4, 5)],
+        ),
+    ],
+)
+def test_each_order_that_gum_was_published_in(
+    order: str, brackets: str, expected: list[tuple[str, int, int]], tmp_path: Path
+) -> None:
+    rows = []
+    for number, value in enumerate(brackets.split(), start=1):
+        governor = "0\troot" if number == 1 else "1\tdep"
+        misc = "_" if value == "_" else f"Discourse=joint:1->0|Entity={value}|SpaceAfter=No"
+        rows.append(f"{number}\tw\tw\tX\t_\t_\t{governor}\t_\t{misc}\n")
+    text = f"# newdoc id = a\n# global.Entity = {order}\n# sent_id = a-1\n{''.join(rows)}\n"
+    (sentence,) = Treebank.read(written(tmp_path, text))
+    assert [(one.entity, one.start, one.end) for one in sentence.mentions] == expected
+
+
 def test_corefud_says_it_once_for_all_documents(tmp_path: Path) -> None:
     text = "# global.Entity = etype-eid-head\n" + OLD_GUM.replace(
         "# global.Entity = entity-GRP-identity\n", ""

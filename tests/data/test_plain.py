@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from headwise.core.heads import as_rows
 from headwise.data.sentence_pairs import SentencePairs
 from headwise.data.text import LabelledText, ParallelText, Text
+from headwise.data.treebank import Treebank
 from refusals import refuses
 
 SGM = '<srcset setid="newstest" srclang="any">\n<doc docid="a">\n<seg id="1">It rains.</seg>\n'
@@ -210,3 +212,57 @@ def test_tables_with_quotes_are_what_pandas_wrote(tmp_path: Path) -> None:
         ('"Come," she said, "now."', '"Here."'),
         ('"""', '""'),
     ]
+
+
+def quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"'
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_quotes_of_a_spreadsheet_are_no_text(every: bool, tmp_path: Path) -> None:
+    """Excel saves text with tabs so: each cell with a comma or a quote is in quotes. Some programs quote all cells."""
+    texts = ["Dull, and long.", 'He said "hi".', 'A "quoted" one, twice', "Fine; really", '"All."']
+    sides = [(text, text[::-1]) for text in texts]
+    lines = [("source", "target"), *sides]
+    written = [
+        [quoted(cell) if every or "," in cell or '"' in cell else cell for cell in row]
+        for row in lines
+    ]
+    content = "".join("\t".join(row) + "\r\n" for row in written)
+    path = write(tmp_path, "excel.tsv", content)
+    said = "All 12 cells" if every else "The 4 cells"
+    with pytest.warns(UserWarning, match=f"{said} of .*excel.tsv.* are in quotes"):
+        assert list(ParallelText.open(path)) == sides
+    frame = pd.read_csv(path, sep="\t")
+    assert [*zip(frame["source"], frame["target"], strict=True)] == sides
+    path = write(
+        tmp_path, "table.tsv", content.replace("source", "text").replace("target", "label")
+    )
+    with pytest.warns(UserWarning, match=f"{said} of .*table.tsv.* are in quotes"):
+        assert [text for text, _ in LabelledText.open(path)] == texts
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'a\tb\n"Yes, sir."\t"No, sir."\nWell, no.\tx\n',  # a comma without quotes
+        'a\tb\n"Yes, sir."\tx\n',  # one cell is no rule
+        'a\tb\n"Yes, sir."\t"No, sir."\n"Here."\tx\n',  # quotes without a comma
+        'a\tb\n"Yes, sir."\t"No, sir."\n5" pipe\tx\n',  # a spreadsheet would double it
+    ],
+)
+def test_quotes_of_a_text_stay(content: str, tmp_path: Path, recwarn: Any) -> None:
+    rows = [tuple(line.split("\t")) for line in content.splitlines()]
+    assert list(ParallelText.open(write(tmp_path, "a.tsv", content))) == rows
+    assert not [each for each in recwarn if "quotes" in str(each.message)]
+
+
+def test_line_ends_of_old_macs_are_refused(tmp_path: Path) -> None:
+    """Such a file is one line to everything here; a CR inside a sentence is none."""
+    for name, content in [("a.txt", "It rains.\rA cat.\r"), ("b.txt", "It rains.\rA cat.\n")]:
+        path = write(tmp_path, name, content)
+        refuses(lambda path=path: Text.read(path), "end with CR alone")
+    path = write(tmp_path, "c.conllu", "# text = a\r1\ta\ta\tX\t_\t_\t0\troot\t_\t_\r\r")
+    refuses(lambda: Treebank.read(path), "end with CR alone")
+    assert len(Text.read(write(tmp_path, "d.txt", "It\rrains.\nA cat.\n"))) == 2
+    assert len(Text.read(write(tmp_path, "e.txt", "One line.\r\n"))) == 1

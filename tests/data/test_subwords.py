@@ -181,7 +181,8 @@ def test_words_under_one_subword_become_one() -> None:
     words = [(word.form, word.governor) for word in row.sentence.words]
     assert words == [("the", 2), ("red", 2), ("table.", -1)]
     assert row.sentence.mentions == (Mention("e1", 0, 0, 3, 2, "nominal"),)
-    assert coverage == Coverage(sentences=1, used=1, words=3, merged_words=1, subwords=3)
+    expected = Coverage(sentences=1, used=1, words=3, merged_words=1, pieces=3, subwords=3)
+    assert coverage == expected
 
 
 def test_a_subword_across_two_words_goes_to_the_one_with_more_of_it() -> None:

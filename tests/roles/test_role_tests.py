@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 import headwise as hw
 from headwise.core.statistics import cohen_h
 from headwise.core.tables import CONTROLS, TESTS
 from headwise.data.annotated import Annotated
-from headwise.data.subwords import Coverage
+from headwise.data.subwords import Coverage, align_subwords
 from headwise.data.treebank import Treebank
 from headwise.importance.untrained import untrained
 from headwise.models.attention.discover import output_of
@@ -275,6 +277,26 @@ def test_words_that_became_one_are_said() -> None:
     assert (
         warnings({"treebank": Coverage(sentences=9, used=9, words=95, merged_words=5)}, tests) == []
     )
+
+
+def test_words_of_many_pieces_are_said(treebank: Treebank) -> None:
+    """Bytes know every language, so that no subword is unknown: two to a letter of Russian."""
+    tests = pd.DataFrame({"measure": [], "n": [], "n_again": [], "enough": []}, dtype=float)
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
+    own = [sentence.text for sentence in treebank]
+    made.train_from_iterator(own, trainer)
+    bytes_of_english = PreTrainedTokenizerFast(tokenizer_object=made)
+    text = "Мальчик читает книгу в саду"
+    for sentences, said in ((own[:50], 0), ([text] * 3, 1)):
+        counts = Coverage()
+        align_subwords(bytes_of_english, sentences, 512, counts)
+        lines = warnings({"treebank": counts}, tests)
+        assert len(lines) == said and counts.unknown_subwords == 0
+    ids = bytes_of_english(text)["input_ids"]
+    assert lines[0].startswith(f"A word of the treebank is {len(ids) / 5:.1f} subwords on average")
 
 
 def test_trees_of_sud_are_said() -> None:

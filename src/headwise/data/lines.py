@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import parse_qs
 
 from headwise.core.errors import HeadwiseError, did_you_mean
@@ -71,6 +71,11 @@ def whole_lines(file: Path) -> Iterator[str]:
                         f"Line {number} of '{file}' is longer than {LONGEST_LINE >> 20} MiB: write a sentence a line."
                     )
                 begins = line[:8] if number == 1 else begins
+                if number == 1 and b"\r" in line.rstrip(b"\r\n") and not unpacked.peek(1):
+                    raise HeadwiseError(
+                        f"The lines of '{file}' end with CR alone, as on old Macs: save it with the line ends of Unix or "
+                        "Windows."
+                    )
                 yield _decoded(line, number, file, begins)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise HeadwiseError(
@@ -201,7 +206,7 @@ def _similar(file: Path) -> str:
     return did_you_mean(file.name, related or names, before, alike=0 if related else 0.75)
 
 
-def _unpacked(stream: io.BufferedReader) -> BinaryIO:
+def _unpacked(stream: io.BufferedReader) -> io.BufferedReader:
     """The stream itself, or its content when it is gzip; works on a pipe, too (nothing is read twice)."""
     if stream.peek(2)[:2] != GZIP:
         return stream

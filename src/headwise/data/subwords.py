@@ -51,8 +51,9 @@ class Coverage:
     """Counts of sentences and words over all calls of `align_subwords`.
 
     used + too_long + unalignable = sentences. In the used sentences: words (after merging), merged_words (lost because
-    they share a subword with a neighbour), split_words (of several subwords). In all sentences: subwords (without
-    special tokens), unknown_subwords (without an entry in the vocabulary) and other_text (`Annotated.other_text`).
+    they share a subword with a neighbour), split_words (of several subwords), pieces (all their subwords). In all
+    sentences: subwords (without special tokens), unknown_subwords (without an entry in the vocabulary) and other_text
+    (`Annotated.other_text`).
     """
 
     sentences: int = 0
@@ -62,6 +63,7 @@ class Coverage:
     words: int = 0
     merged_words: int = 0
     split_words: int = 0
+    pieces: int = 0
     subwords: int = 0
     unknown_subwords: int = 0
     other_text: int = 0
@@ -70,6 +72,11 @@ class Coverage:
     def unknown_share(self) -> float:
         """The share of unknown subwords: near zero for text in the model's language."""
         return self.unknown_subwords / max(self.subwords, 1)
+
+    @property
+    def pieces_of_word(self) -> float:
+        """How many subwords a word has on average: one or two in the model's language."""
+        return self.pieces / max(self.words + self.merged_words, 1)
 
     @property
     def merged_share(self) -> float:
@@ -124,6 +131,7 @@ def align_subwords(
         coverage.used += 1
         coverage.words += len(subwords_of)
         coverage.merged_words += len(sentence.words) - len(subwords_of)
+        coverage.pieces += len(inner)
         coverage.split_words += sum(count > 1 for count in subwords_of.values())
     return kept
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from numbers import Real
@@ -41,6 +42,9 @@ __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 # Before the name of a data set of the Hugging Face hub.
 DATASETS = "datasets:"
+FEWEST_QUOTED = (
+    2  # cells of a .tsv whose quotes may be a spreadsheet's: one may be a sentence in quotes
+)
 SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set
@@ -440,6 +444,7 @@ def records_of(file: Path, *keys: str) -> Records:
 
 def _table_records(file: Path) -> Records:
     tabs = ends_with(file, ".tsv")
+    text_of = reader_of_cells(file) if tabs else str
     reader = csv.reader(
         whole_lines(file),
         delimiter="\t" if tabs else ",",
@@ -456,8 +461,7 @@ def _table_records(file: Path) -> Records:
             return
         except csv.Error as error:
             raise HeadwiseError(f"{where} is no line of a table ({error}).") from error
-        if tabs:
-            row = [unquoted(cell) for cell in row]
+        row = [*map(text_of, row)]
         if columns is None:
             columns = row
             # As Excel writes it where the comma is in numbers.
@@ -474,6 +478,38 @@ def _table_records(file: Path) -> Records:
             )
         elif row:
             yield dict(zip(columns, row, strict=True)), where
+
+
+def reader_of_cells(file: Path) -> Callable[[str], str]:
+    """What makes its text of a cell of a .tsv. Warns where quotes are those that a program put around cells: around all of
+    them, or around each that has a comma, and no other, as spreadsheets do."""
+    every = spreadsheet = file.is_file()  # a pipe can be read once only
+    cells = commas = 0
+    # Most texts have a cell that shows neither soon, and are read no further.
+    for line in whole_lines(file) if every else ():
+        for cell in line.rstrip("\r\n").split("\t"):
+            inside = cell[1:-1]
+            is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+            is_quoted = is_quoted and '"' not in inside.replace('""', "")
+            needed = "," in cell or '"' in (inside if is_quoted else cell)
+            every = every and is_quoted
+            spreadsheet = spreadsheet and is_quoted == needed
+            cells += 1
+            commas += "," in cell
+        if not every and not spreadsheet:
+            return unquoted
+    if every:
+        said = f"All {cells:,} cells of '{file}' are in quotes"
+    elif commas >= FEWEST_QUOTED:
+        said = f"The {commas:,} cells of '{file}' with a comma are in quotes, as a spreadsheet writes them"
+    else:
+        return unquoted
+    warnings.warn(f"{said}: they are read without these.", stacklevel=5)
+
+    def text_of(cell: str) -> str:
+        return cell[1:-1].replace('""', '"') if every or "," in cell else unquoted(cell)
+
+    return text_of
 
 
 def unquoted(cell: str) -> str:
@@ -515,6 +551,7 @@ def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
     turned = False  # the target is the first column
+    text_of = reader_of_cells(file)
     for number, line in enumerate(whole_lines(file), start=1):
         sides = line.split("\t") if line.strip() else ["", ""]
         if len(sides) != 2:
@@ -522,7 +559,7 @@ def _tsv_rows(file: Path) -> Iterator[tuple[str, str]]:
                 f"Line {number} of '{file}' has {len(sides)} columns: "
                 "there must be 2, source and target, with a tab between them."
             )
-        source, target = (unquoted(side.strip()) for side in sides)
+        source, target = (text_of(side.strip()) for side in sides)
         if number == 1 and {source, target} == {*ParallelText.columns}:
             # Its first line names the columns, and is no pair.
             turned = source == ParallelText.columns[1]

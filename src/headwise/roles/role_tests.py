@@ -53,6 +53,7 @@ from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
 from headwise.roles.role_data import RoleData, RoleTexts
 
 MERGED = 0.1  # above this share of merged words the words are hardly those of the treebank
+PIECES = 4  # above so many subwords a word the tokenizer hardly knows the language: its own has one or two
 FOREIGN = 0.1  # above this share of unknown subwords the text may be in another language
 ROLE_TABLES = {
     "table": TESTS,
@@ -438,6 +439,11 @@ def warnings(coverage: Mapping[str, Coverage], tests: pd.DataFrame) -> list[str]
         if text.unknown_share > FOREIGN:
             lines.append(
                 f"{text.unknown_share:.0%} of the subwords of the {name} are unknown: another language?"
+            )
+        if text.pieces_of_word > PIECES:
+            lines.append(
+                f"A word of the {name} is {text.pieces_of_word:.1f} subwords on average: is the tokenizer one of another "
+                "language, or of letters?"
             )
         if text.merged_share > MERGED:
             lines.append(

@@ -30,6 +30,7 @@ from models.attention.families import (
     output,
     tiny,
 )
+from refusals import refuses
 
 EYES = {
     "hidden_size": 32,
@@ -299,3 +300,10 @@ def test_a_model_that_reads_its_padding_is_said(family: str, recwarn: Any) -> No
             beside = hf(input_ids=ids, attention_mask=(ids > 0).long()).logits[0, :7]
             alone = hf(input_ids=ids[:1, :7]).logits[0]
         assert f"(by {(beside - alone).abs().max():.2g}," in said[0]
+
+
+def test_several_choices_for_a_question_are_refused_with_that_reason() -> None:
+    model = build("BertForMultipleChoice", **STACK)
+    refuses(
+        lambda: discover(model), "BertForMultipleChoice reads several choices for each question"
+    )

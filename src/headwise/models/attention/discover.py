@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
 )
@@ -326,6 +327,11 @@ def example_batch(model: nn.Module) -> dict[str, Tensor]:
     config: Any = model.config
     device = device_of(model)
     reads = getattr(model, "main_input_name", "")
+    if type(model).__name__ in MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES.values():
+        raise HeadwiseError(
+            f"{type(model).__name__} reads several choices for each question, and headwise gives a model one text: it works "
+            "on models of other answers, such as classifiers."
+        )
     if (
         reads == "pixel_values"
         and hasattr(config, "image_size")
