@@ -66,7 +66,8 @@ def warn_of_endless_targets(hf: PreTrainedModel, tokenizer: Any, name: str) -> N
     # Without a language to write in, tokenizers take that of the source from the first target on.
     if not writes or getattr(tokenizer, "tgt_lang", "") is None:
         return
-    ends = ending(hf)
+    # What names no word is refused where the model writes.
+    ends = [end for end in ending(hf) if type(end) is int and 0 <= end < len(tokenizer)]
     if ends and not {*ends}.intersection(tokenizer(text_target="a")["input_ids"]):
         end = tokenizer.convert_ids_to_tokens(ends[0])
         warnings.warn(
