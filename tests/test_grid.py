@@ -65,12 +65,13 @@ def test_removed_heads_are_small() -> None:
     assert re.findall(r"cross/0 +(.*)", terminal(grid))[0].split() == ["■", "■", "·", "■"]
 
 
-def test_groups_have_a_colour_each_the_most_frequent_first() -> None:
+def test_groups_have_the_colours_that_are_given() -> None:
     groups = {FIRST: "rare tokens", GONE: "positional", Head("cross", 0, 3): "positional"}
-    grid = HeadGrid.of_groups(MODEL, groups, "best role")
+    colours = {"rare tokens": "#cc79a7", "positional": "#56b4e9"}
+    grid = HeadGrid.of_groups(MODEL, groups, "best role", colours)
     assert grid.note == "po: positional 2, ra: rare tokens 1"
     looks = shapes(grid)
-    assert looks["cross/0/2: positional"]["fill"] == LIGHT["accent"]
+    assert looks["cross/0/2: positional"]["fill"] == "#56b4e9"
     assert looks["cross/0/0: –"]["fill"] == LIGHT["card"]
     assert "ra" in terminal(grid)
 
@@ -102,7 +103,7 @@ def test_cells_are_the_rows_of_a_chart() -> None:
 
 
 def test_text_is_escaped() -> None:
-    grid = HeadGrid(MODEL, "<b> & co", "a < b", groups={FIRST: "<i>"})
+    grid = HeadGrid(MODEL, "<b> & co", "a < b", groups={FIRST: "<i>"}, colours={"<i>": "#e69f00"})
     assert "&lt;b&gt; &amp; co" in grid.html() and "<i>" not in grid.html()
     ElementTree.fromstring(grid.svg())
 

@@ -14,7 +14,7 @@ import vl_convert
 
 from headwise.core.grid import HeadGrid
 from headwise.core.heads import Head, HeadMap
-from headwise.roles.role import category
+from headwise.roles.role import category, category_colour
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "results" / "whisper-base"
 HEADS = HeadMap({"encoder-self": (8,) * 6, "decoder-self": (8,) * 6, "cross": (8,) * 6})
@@ -30,7 +30,8 @@ def main() -> None:
     for row in table.to_dict("records"):
         head = Head(row["kind"], row["layer"], row["head"])
         best.setdefault(head, category(row["measure"]))
-    picture = HeadGrid.of_groups(HEADS, best, "best role").svg()
+    colours = {name: category_colour(name) for name in best.values()}
+    picture = HeadGrid.of_groups(HEADS, best, "best role", colours).svg()
     (FOLDER / "heads.png").write_bytes(vl_convert.svg_to_png(picture, scale=2))
 
 

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -35,7 +34,6 @@ MOST_TOOLTIPS = 1500  # heads, above which a picture has no tooltips: each takes
 LINE_PIXELS = 18  # pixels of a line of text
 NOTHING = "·"
 ONE = Scale()  # from 0 to 1
-HUES = [DARK["accent"], DARK["second"], *DARK["categories"].split()]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,8 @@ class HeadGrid:
     """A picture of heads.
 
     values: a number for each head, coloured by `scale`; a head without one is drawn as not measured. groups: a name for
-    each head, such as the category of its role; every name has a colour. kept: the heads that stay; None where nothing
+    each head, such as the category of its role; colours: of every
+    name. kept: the heads that stay; None where nothing
     was pruned. framed: heads with an outline. columns: the place of a head in its layer; by default its number. facts:
     more about each head, which a chart writes into cells or shows at the pointer.
     """
@@ -54,6 +53,7 @@ class HeadGrid:
     values: Mapping[Head, float] | None = None
     scale: Scale = ONE
     groups: Mapping[Head, str] | None = None
+    colours: Mapping[str, str] = field(default_factory=dict)
     kept: frozenset[Head] | None = None
     framed: frozenset[Head] = frozenset()
     columns: Mapping[Head, int] = field(default_factory=dict)
@@ -68,11 +68,13 @@ class HeadGrid:
         return cls(heads, measure, f"{low:.3g} … {high:.3g}", values, Scale(low, high))
 
     @classmethod
-    def of_groups(cls, heads: HeadMap, groups: Mapping[Head, str], title: str) -> HeadGrid:
+    def of_groups(
+        cls, heads: HeadMap, groups: Mapping[Head, str], title: str, colours: Mapping[str, str]
+    ) -> HeadGrid:
         """A name for some of the heads; the note counts the names by their first two letters, as the terminal has them."""
         counts = Counter(groups.values()).most_common()
         note = ", ".join(f"{name[:2]}: {name} {count}" for name, count in counts) or "none"
-        return cls(heads, title, note, groups=groups)
+        return cls(heads, title, note, groups=groups, colours=colours)
 
     def cells(self, kind: str) -> list[dict[str, Any]]:
         """A row for each head of a kind that the picture says something about: its address, layer, head and column, its
@@ -122,12 +124,10 @@ class HeadGrid:
         """The picture with its title, for notebooks."""
         note = escape(self.note)
         if self.groups is not None:
-            hues = ranges(LIGHT)["category"]
-            counts = Counter(self.groups.values())
             names = []
-            for name, place in self._place.items():
-                square = f'<span style="color: {hues[place % len(hues)]}">■</span>'
-                names.append(f"{square} {escape(name)} {counts[name]}")
+            for name, number in Counter(self.groups.values()).most_common():
+                square = f'<span style="color: {self.colours[name]}">■</span>'
+                names.append(f"{square} {escape(name)} {number}")
             note = " ".join(names)
         caption = f"<figcaption>{escape(self.title)} {note}</figcaption>"
         return f'<figure style="margin: 0">{caption}{self.svg()}</figure>'
@@ -187,20 +187,13 @@ class HeadGrid:
         outline = LIGHT["second" if head in self.framed else "line"]
         fill = LIGHT[STATUS["kept"]]
         if self.groups is not None:
-            hues = ranges(LIGHT)["category"]
             group = self.groups.get(head)
-            fill = LIGHT["card"] if group is None else hues[self._place[group] % len(hues)]
+            fill = LIGHT["card"] if group is None else self.colours[group]
         elif self.values is not None:
             fill = self.scale.colour(self.values.get(head, math.nan))
         elif self.kept is not None and head not in self.kept:
             fill = LIGHT[STATUS["removed"]]
         return f'fill="{fill}" stroke="{outline}"'
-
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        """The place of each group's name among all, the most frequent first."""
-        names = [name for name, _ in Counter((self.groups or {}).values()).most_common()]
-        return {name: place for place, name in enumerate(names)}
 
     @property
     def _most_across(self) -> int:
@@ -228,8 +221,7 @@ class HeadGrid:
             group = self.groups.get(head)
             if group is None:
                 return f" {NOTHING} ", Style()
-            hue = HUES[self._place[group] % len(HUES)]
-            return f" {group[:2]}", Style(bgcolor=hue, color=DARK["on-high"])
+            return f" {group[:2]}", Style(bgcolor=self.colours[group], color="#000000")
         if self.values is not None:
             value = self.values.get(head, math.nan)
             if math.isnan(value):

@@ -23,29 +23,39 @@ PAGE = 7.0 * 72  # both of them
 FONT = (
     "Arial, Helvetica, 'Liberation Sans', sans-serif"  # metrics alike, so that words fit anywhere
 )
-# Colours that people with any colour vision tell apart (Okabe and Ito 2008; the last is lighter, for black words on it).
-DISTINCT = ("#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#f0e442", "#d55e00", "#3f7fbf")
 WORDS = 6.0  # of the text in cells
 TITLE = 8.0  # of a panel
-SMALLEST = 4.6  # text that is still read
+SMALLEST = 6.0  # text that is read in print
+SMALLEST_NAME = 4.6  # of heads, and of titles that are long
 ROW = 20.0  # the height of a layer
-TALLEST = 340.0  # of all layers
-GUTTER = 7.0  # of a cell, for the number of its head
+FUNCTION_ROW = 27.0  # the same with functions
+TALLEST = 360.0  # of all layers
+NUMBER_LINE = 7.5  # of a cell with functions, for the number of its head
+BAND = 8.0  # of a function in words
+NARROWEST = 26.0  # cell with functions beside other panels
 BETWEEN = 16.0  # panels
 LAYERS = 22.0  # for the numbers of layers
-MOST_FUNCTIONS = 3  # in one cell
-LETTER = 0.56  # the width of a letter, in parts of its height
-BOLD = 0.6  # of a bold one
-ARROW = 0.8  # how many letters an arrow is wider than one
+BOLD = 0.6  # the width of a bold letter, in parts of its height
+# The same of letters that are narrower or wider than most, in Arial.
+WIDTHS = {
+    **dict.fromkeys("ijl", 0.222),
+    **dict.fromkeys("ft.,:/I ", 0.278),
+    **dict.fromkeys("r-()", 0.333),
+    **dict.fromkeys("cksvxyz", 0.5),
+    **dict.fromkeys("mM", 0.833),
+    **dict.fromkeys("→✓…", 1.0),
+}
+LETTER = 0.56
 ENDINGS = (".pdf", ".svg", ".png")
 
 
 @dataclass(frozen=True)
 class Function:
-    """What a head does. group: whose colour it has. text: in few letters. value: how often. sure: whether every draw of
-    the text confirms it. confirmed: whether it is confirmed with the head off."""
+    """What a head does. group: what it is called in the legend, colour: which one that has. text: in few letters. value: how
+    often. sure: whether every draw of the text confirms it. confirmed: whether it is confirmed with the head off."""
 
     group: str
+    colour: str
     text: str
     value: float
     sure: bool = True
@@ -121,23 +131,27 @@ class Drawing:
             counts[head.layer] = self.column[head] + 1
         self.columns = max(counts.values(), default=1)
         # Of a very deep model the picture becomes taller than TALLEST: rows that are thinner are not seen.
-        self.row = max(4.0, min(ROW, TALLEST / max(1, len(self.rows))))
         functions = [panel.functions for panel in picture.panels if panel.functions is not None]
-        groups = dict.fromkeys(
-            one.group for table in functions for found in table.values() for one in found
-        )
-        self.colours = {group: distinct(place) for place, group in enumerate(groups)}
+        usual = FUNCTION_ROW if functions else ROW
+        self.row = max(4.0, min(usual, TALLEST / max(1, len(self.rows))))
+        self.colours = {
+            one.group: one.colour
+            for table in functions
+            for found in table.values()
+            for one in found
+        }
 
     def svg(self) -> str:
         """All panels: those with functions below the others in a narrow picture, else beside them."""
-        narrow = self.width < 1.5 * COLUMN or self.columns > 12
-        values = [panel for panel in self.picture.panels if panel.functions is None]
-        functions = [panel for panel in self.picture.panels if panel.functions is not None]
-        bands = [values[at : at + 2] for at in range(0, len(values), 2)] + [
-            [panel] for panel in functions
-        ]
-        if not narrow:
-            bands = [list(self.picture.panels)]
+        every = list(self.picture.panels)
+        values = [panel for panel in every if panel.functions is None]
+        functions = [panel for panel in every if panel.functions is not None]
+        needed = self.columns * (NARROWEST * len(functions) + 10 * len(values))
+        bands = [every]
+        if self.width < 1.5 * COLUMN or self.room(every) < needed:
+            beside = 2 if self.room(values[:2]) >= 16 * self.columns else 1
+            bands = [values[at : at + beside] for at in range(0, len(values), beside)]
+            bands += [[panel] for panel in functions]
         top = 0.0
         letter = 0
         for band in filter(None, bands):
@@ -154,11 +168,15 @@ class Drawing:
             f"{ground}{''.join(self.parts)}</svg>"
         )
 
+    def room(self, band: Sequence[HeadPanel]) -> float:
+        """The width that panels beside each other have for their cells."""
+        return self.width - LAYERS - BETWEEN * (len(band) - 1) - 1
+
     def band(self, band: Sequence[HeadPanel], top: float, letter: int) -> float:
         """Panels beside each other; returns where they end."""
         # A cell with functions has words in it.
         shares = [2.6 if panel.functions is not None and len(band) > 1 else 1.0 for panel in band]
-        room = self.width - LAYERS - BETWEEN * (len(band) - 1) - 1
+        room = self.room(band)
         left = LAYERS
         end = top
         for at, (panel, share) in enumerate(zip(band, shares, strict=True)):
@@ -177,9 +195,9 @@ class Drawing:
         # What stands in brackets is in the caption, too.
         title = title if BOLD * TITLE * len(title) <= wide + BETWEEN / 2 else short
         size = min(TITLE, (wide + BETWEEN / 2) / (BOLD * len(title)))
-        self.text(left, top + 8, title, "ink", max(SMALLEST, size), bold=True)
+        self.text(left, top + 8, title, "ink", max(SMALLEST_NAME, size), bold=True)
         if panel.unit:
-            size = fitting(panel.unit, wide, 6.5) or SMALLEST
+            size = fitting(panel.unit, wide + BETWEEN / 2, 6.5) or SMALLEST
             self.text(left, top + 16.5, panel.unit, "muted", size)
         cells = top + 21
         if first:
@@ -211,7 +229,7 @@ class Drawing:
             colour = blend(colours, scale.share(value))
         said = "not measured" if math.isnan(value) else f"{value:.3g}"
         self.box(x, y, across, self.row, colour, f"{head}: {said}")
-        size = fitting(str(head.head), across - 1, WORDS)
+        size = fitting(str(head.head), across - 1, WORDS, SMALLEST_NAME)
         if size and self.row >= size + 1:
             ink = readable_on(colour, self.palette)
             self.text(
@@ -226,68 +244,77 @@ class Drawing:
     def function_cell(
         self, panel: HeadPanel, head: Head, x: float, y: float, across: float
     ) -> None:
-        """A head's functions, a band of colour each, beside its number."""
+        """A head's number, and below it its functions, a band of colour each; of those that there is no room for, the
+        colours and how many they are."""
         found = list((panel.functions or {}).get(head, ()))
         marks = {True: " ✓", False: ""}
         said = (
             ", ".join(f"{one.text} {one.value:.2f}{marks[one.confirmed]}" for one in found)
             or "no known function"
         )
-        gutter = GUTTER if across >= 16 else 0.0
         self.box(x, y, across, self.row, self.palette["line"], f"{head}: {said}")
-        size = min(5.5, self.row - 1)
-        if gutter and size >= SMALLEST:
-            number = fitting(str(head.head), gutter - 0.5, size) or SMALLEST
-            self.text(x + gutter / 2 + 0.3, y + 7, str(head.head), "muted", number, "middle")
-        # The tooltip names all.
-        shown = found[:MOST_FUNCTIONS]
-        left, room = x + gutter, across - gutter - 0.6
-        high = (self.row - 0.6) / max(1, len(shown))
+        name = str(head.head)
+        size = fitting(name, across - 1, WORDS, SMALLEST_NAME)
+        if size and self.row >= NUMBER_LINE:
+            self.text(x + 1.5, y + NUMBER_LINE - 1.5, name, "muted", size)
+        if not found:
+            return
+        top = y + NUMBER_LINE if self.row >= 2 * NUMBER_LINE else y + 0.3
+        room = y + self.row - 0.6 - top
+        lines = max(1, int(room / BAND))
+        shown = found if len(found) <= lines else found[: lines - 1]
+        left = found[len(shown) :]
+        high = room / (len(shown) + bool(left))
+        wide = across - 0.9
         for place, one in enumerate(shown):
-            at = y + 0.3 + place * high
+            at = top + place * high
+            self.band_of([one], x + 0.2, at, wide, high)
+            self.function_words(one, x + 0.2, at, wide, high)
+        if left:
+            at = top + len(shown) * high
+            self.band_of(left, x + 0.2, at, wide, high)
+            words = f"+{len(left)}" if shown else f"{len(left)}"
+            if size := fitting(words, wide - 2, min(WORDS, high - 0.5)):
+                self.text(x + 1.5, at + high / 2 + 0.36 * size, words, "#000000", size)
+
+    def band_of(
+        self, functions: Sequence[Function], x: float, y: float, wide: float, high: float
+    ) -> None:
+        """A band in the colours of some functions."""
+        colours = list(dict.fromkeys(one.colour for one in functions))
+        for place, colour in enumerate(colours):
+            part = wide / len(colours)
             self.parts.append(
-                f'<rect x="{left:.2f}" y="{at:.2f}" width="{room:.2f}" height="{high - 0.3:.2f}" '
-                f'fill="{self.colours[one.group]}"/>'
-            )
-            self.function_words(one, left, at, room, high)
-        if len(found) > 1 and gutter:
-            self.text(
-                x + gutter / 2 + 0.2,
-                y + self.row - 2.4,
-                f"×{len(found)}",
-                "ink",
-                SMALLEST,
-                "middle",
+                f'<rect x="{x + place * part:.2f}" y="{y:.2f}" width="{part:.2f}" height="{high - 0.3:.2f}" '
+                f'fill="{colour}"/>'
             )
 
-    def function_words(self, one: Function, x: float, y: float, room: float, high: float) -> None:
+    def function_words(self, one: Function, x: float, y: float, wide: float, high: float) -> None:
         """What a function is and how often, as far as there is room; a dot where not every draw confirms it, a tick where
         it is confirmed with the head off."""
-        left = room
+        room = wide - 2.5
         if one.confirmed:
-            self.tick(x + left - 6, y + 1, "#000000")
-            left -= 6.5
+            self.tick(x + wide - 5.5, y + 1, "#000000")
+            room -= 5.5
         if not one.sure:
+            place = x + wide - 1.8 - 5.5 * one.confirmed
             self.parts.append(
-                f'<circle cx="{x + left - 1.8:.2f}" cy="{y + 2.2:.2f}" r="1.2" fill="#000000"/>'
+                f'<circle cx="{place:.2f}" cy="{y + 2.4:.2f}" r="1.2" fill="#000000"/>'
             )
-            left -= 3
+            room -= 3
         value = f"{one.value:.2f}".removeprefix("0")
         both = f"{one.text} {value}"
-        ink = "#000000"
-        # Room for two lines. A thinner band loses the number first, then the words; the tooltip has both.
-        if high >= 12:
-            for line, words in enumerate((one.text, value)):
-                size = fitting(words, (left if line == 0 else room) - 1, WORDS)
-                if size:
-                    middle = y + high / 2 + (-1.4 if line == 0 else 6.2)
-                    self.text(x + 1.5, middle, words, ink, size)
+        name = shortened(one.text, room)
+        if high >= 2 * BAND - 2:
+            lines = [name, value if width_of(value) * WORDS <= wide - 2.5 else ""]
+        else:
+            lines = [both if width_of(both) * WORDS <= room else name]
+        # A band that is too thin for words has its colour alone; the tooltip has all.
+        if high / len(lines) < WORDS:
             return
-        for words in (both, one.text):
-            size = fitting(words, left - 1, min(WORDS, high - 0.8))
-            if size:
-                self.text(x + 1, y + high / 2 + 0.36 * size, words, ink, size)
-                return
+        for line, words in enumerate(filter(None, lines)):
+            middle = y + (line + 0.5) * (high - 0.3) / len(lines)
+            self.text(x + 1.3, middle + 0.36 * WORDS, words, "#000000", WORDS)
 
     def scale(self, panel: HeadPanel, left: float, top: float, wide: float) -> float:
         """The colours of a panel's values with their ends; returns where it ends."""
@@ -326,16 +353,14 @@ class Drawing:
         names = [(group, colour, "box") for group, colour in self.colours.items()]
         without = sum(not (panel.functions or {}).get(head) for head in self.picture.heads)
         names.append((f"none known ({without})", self.palette["line"], "box"))
-        if any(len(functions) > 1 for functions in (panel.functions or {}).values()):
-            names.append(("×: several functions", "", ""))
         if any(one.confirmed for one in found):
             names.append(("confirmed with the head off", "", "tick"))
         if not all(one.sure for one in found):
             names.append(("not in every draw of the text", "#000000", "dot"))
         x, y = left, top
         for name, colour, shape in names:
-            start = 8.5 if shape else 0
-            needed = start + 0.5 * 6.3 * len(name) + 7
+            start = 8.5
+            needed = start + width_of(name) * 6.3 + 7
             if x + needed > left + wide and x > left:
                 x, y = left, y + 9
             if shape == "dot":
@@ -344,7 +369,7 @@ class Drawing:
                 )
             elif shape == "tick":
                 self.tick(x + 0.5, y + 0.5, self.palette["ink"])
-            elif shape:
+            else:
                 self.parts.append(
                     f'<rect x="{x:.2f}" y="{y:.2f}" width="6" height="6" fill="{colour}"/>'
                 )
@@ -384,17 +409,28 @@ class Drawing:
         )
 
 
-def distinct(place: int) -> str:
-    """A colour for each place: after the first ones their pale tints, then tints that are paler."""
-    turn, which = divmod(place, len(DISTINCT))
-    return blend([DISTINCT[which], "#ffffff"], 1 - 0.45**turn)
+def width_of(words: str) -> float:
+    """The width of words, in parts of their height."""
+    return sum(WIDTHS.get(letter, LETTER) for letter in words)
 
 
-def fitting(words: str, room: float, size: float) -> float:
-    """The size at which words fit, at most `size`; 0 where they would be too small to read."""
-    letters = len(words) + ARROW * words.count("→")
-    fits = min(size, room / (LETTER * max(1.0, letters)))
-    return fits if fits >= SMALLEST else 0.0
+def fitting(words: str, room: float, size: float, smallest: float = SMALLEST) -> float:
+    """The size at which words fit, at most `size`; 0 where they would be smaller than `smallest`."""
+    fits = min(size, room / max(width_of(words), LETTER))
+    return fits if fits >= smallest else 0.0
+
+
+def shortened(words: str, room: float) -> str:
+    """A function in words that fit, if need be abbreviated (`comp.→`); empty where fewer than two letters would be left."""
+    if width_of(words) * WORDS <= room:
+        return words
+    before, after = ("→" * words.startswith("→"), "→" * words.endswith("→"))
+    name = words.strip("→")
+    for letters in range(len(name) - 1, 1, -1):
+        short = f"{before}{name[:letters].rstrip('.: -')}.{after}"
+        if width_of(short) * WORDS <= room:
+            return short
+    return ""
 
 
 def readable_on(colour: str, palette: Palette) -> str:

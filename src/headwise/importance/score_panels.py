@@ -43,13 +43,26 @@ def score_panels(
     equal = 1 / sizes.pop() if len(sizes) == 1 else None
     panels = [score_panel(name, values[name], equal) for name in names]
     order = f", in each layer the highest {facts(first).title} first" if first else ""
-    said = [f"The {kind} heads: layers in rows{order}; numbers in cells are those of the heads."]
+    said = [
+        f"The {kind} heads: layers in rows{order}; numbers in cells name the heads, and all count from 0."
+    ]
     for letter, name in zip(ascii_lowercase, names, strict=False):
         half = ((rows["high"] - rows["low"]) / 2)[rows["measure"] == name].median()
-        width = f" (95 % intervals: ±{half:.2g}, median)" if math.isfinite(half) else ""
-        own = f"{capital(facts(name).title)}, {facts(name).caption or 'a measure'}{width}."
+        width = f" (95 %: ±{half:.2g}, median)" if math.isfinite(half) else ""
+        made = f"{facts(name).caption or 'a measure'}{reading(name, known)}{width}"
+        own = f"{capital(facts(name).title)}, {made}."
         said.append(f"({letter}) {own}" if len(panels) + len(more) > 1 else own)
     return HeadPanels(ordered, [*panels, *more], " ".join(said))
+
+
+def reading(name: str, known: Collection[str]) -> str:
+    """Whether the relevance of a head is the sum of signed or of absolute values; empty of other scores, and where a table
+    has not both, as `lrp.ding` and `lrp.ding.signed`."""
+    if name.endswith(".signed") or f"{name}.absolute" in known:
+        return ", signed"
+    if name.endswith(".absolute") or f"{name}.signed" in known:
+        return ", of absolute values"
+    return ""
 
 
 def measure_among(name: str, known: Collection[str]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from headwise.core.declarations import Declaration, Declarations
 from headwise.core.errors import HeadwiseError
 from headwise.core.heads import Kind
+from headwise.core.theme import distinct
 
 if TYPE_CHECKING:
     from headwise.data.annotated import Annotated
@@ -186,6 +187,17 @@ def ordered_roles() -> list[RoleTest]:
     """The tests that make roles, in the order of charts and lists."""
     declared = [test for test in role.values() if test.is_role]
     return sorted(declared, key=lambda test: test.order)
+
+
+def role_categories() -> list[str]:
+    """The categories of roles, in the order of charts and lists."""
+    return list(dict.fromkeys(declared.category for declared in ordered_roles()))
+
+
+def category_colour(name: str) -> str:
+    """The colour of a category of roles, the same in every picture; of one that is not declared, one behind the others."""
+    known = role_categories()
+    return distinct(known.index(name) if name in known else len(known))
 
 
 def category(measure: str) -> str:

@@ -49,7 +49,7 @@ from headwise.roles.label import (
 )
 from headwise.roles.observation import ByHalf, CountWords, RoleOptions, subject_of, uncounted
 from headwise.roles.probe import AnswerSums, together
-from headwise.roles.role import NO_ROLE, UNTRAINED, category, role_of
+from headwise.roles.role import NO_ROLE, UNTRAINED, category, category_colour, role_of
 from headwise.roles.role_data import RoleData, RoleTexts
 
 MERGED = 0.1  # above this share of merged words the words are hardly those of the treebank
@@ -192,7 +192,8 @@ class Roles(Result):
         rows = self.roles.to_dict("records")  # the highest value of each head comes first
         for row in sorted(rows, key=lambda row: (head_of(row), row["measure"]) not in ticked):
             best.setdefault(head_of(row), category(row["measure"]))
-        return HeadGrid.of_groups(self.heads, best, "best role")
+        colours = {name: category_colour(name) for name in best.values()}
+        return HeadGrid.of_groups(self.heads, best, "best role", colours)
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Roles:

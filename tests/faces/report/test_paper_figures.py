@@ -15,11 +15,20 @@ import pytest
 import headwise as hw
 from faces.report.made import HEADS, causal, cells, change, make_run, rescored
 from faces.report.made_sweeps import write_sweeps
-from headwise.core.head_panels import COLUMN, PAGE, Drawing, Function, HeadPanel, HeadPanels
+from headwise.core.head_panels import (
+    COLUMN,
+    PAGE,
+    Drawing,
+    Function,
+    HeadPanel,
+    HeadPanels,
+    width_of,
+)
 from headwise.core.heads import Head, HeadMap
 from headwise.core.theme import LIGHT
 from headwise.faces.report.paper_figures import PAPER_FIGURES
 from headwise.faces.report.run_folder import read_folders, read_run
+from headwise.roles.role import category_colour
 from refusals import refuses
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -195,18 +204,87 @@ def test_a_run_takes_the_roles_of_a_folder(parts: list[Path], tmp_path: Path) ->
 def test_several_functions_have_several_colours_and_their_number() -> None:
     heads = [Head("encoder-self", 0, head) for head in range(4)]
     functions = {
-        heads[0]: [Function("positional", "−1", 0.9), Function("syntactic", "obj→", 0.7)],
-        heads[1]: [Function("rare tokens", "rare", 0.6, sure=False)],
+        heads[0]: [
+            Function("positional", "#56b4e9", "−1", 0.9),
+            Function("syntactic", "#e69f00", "obj→", 0.7),
+        ],
+        heads[1]: [Function("rare tokens", "#cc79a7", "rare", 0.6, sure=False)],
         heads[2]: [],
     }
     picture = HeadPanels(heads, [HeadPanel("Function", functions=functions)])
     svg = picture.svg()
     colours = Drawing(picture, PAGE, LIGHT).colours
     assert len({*colours.values()}) == 3 and all(colour in svg for colour in colours.values())
-    assert ">×2<" in svg
     assert svg.count("<circle") == 2 and "not in every draw" in svg  # the head's, the legend's
     sure = HeadPanels(heads, [HeadPanel("Function", functions={heads[0]: functions[heads[0]]})])
     assert "<circle" not in sure.svg()
+
+
+@pytest.mark.parametrize("width", [COLUMN, PAGE])
+@pytest.mark.parametrize(("across", "deep"), [(8, 6), (12, 12), (16, 24)])
+def test_words_in_cells_are_six_points_and_fit(width: float, across: int, deep: int) -> None:
+    """Functions that there is no room for are counted, and their colours are there."""
+    texts = ["→compound", "nsubj→", "−1", "acl:relcl→"]
+    colours = ["#e69f00", "#e69f00", "#56b4e9", "#cc79a7"]
+    every = [
+        Function(colour, colour, text, 0.5, sure=False, confirmed=True)
+        for text, colour in zip(texts, colours, strict=True)
+    ]
+    heads = [Head("encoder-self", layer, head) for layer in range(deep) for head in range(across)]
+    functions = {head: every[: head.head % 5] for head in heads}
+    drawing = Drawing(HeadPanels(heads, [HeadPanel("F", functions=functions)]), width, LIGHT)
+    root = ElementTree.fromstring(drawing.svg())
+    cell = (width - 23) / across
+    words = [one for one in root.iter(f"{SVG}text") if one.text and re.search(r"[→−+.]", one.text)]
+    for one in words:
+        assert float(one.get("font-size", 0)) == 6
+        start = (float(one.get("x", 0)) - 22) % cell
+        assert start + 6 * width_of(one.text or "") < cell
+    drawn = [one.get("fill") for one in root.iter(f"{SVG}rect")]
+    assert drawn.count("#cc79a7") == 1 + sum(len(found) == 4 for found in functions.values())
+    if across == 8:
+        assert {"+3", "→co." if width == COLUMN else "→compound"} & {one.text for one in words}
+
+
+def test_a_function_has_one_colour_in_every_picture(parts: list[Path], tmp_path: Path) -> None:
+    """Whichever functions are there, and on light and dark paper."""
+    table = pd.read_csv(parts[1] / "roles.csv")
+    colour = category_colour("syntactic")
+    assert colour != category_colour("positional")
+    for name, kept in (
+        ("all", table),
+        ("one", table[table["measure"].str.startswith("syntactic")]),
+    ):
+        kept.to_csv(parts[1] / "roles.csv", index=False)
+        for dark in (False, True):
+            out = tmp_path / f"{name}.svg"
+            assert (
+                f'fill="{colour}"' in hw.figure("roles", parts[1], out=out, dark=dark).read_text()
+            )
+    page = hw.report(parts[1]).read_text()
+    assert colour in page
+
+
+def test_latex_has_the_figure_with_its_caption(parts: list[Path], tmp_path: Path) -> None:
+    change(parts[0], {"heads.json": {"sentences": 321, "text_name": "own_#1.txt"}})
+    hw.figure("importance", *parts, out=tmp_path / "a.pdf", width="column")
+    text = (tmp_path / "a.caption.tex").read_text()
+    assert text.startswith("\\begin{figure}\n")
+    assert "\\includegraphics[width=\\columnwidth]{a.pdf}" in text
+    assert r"own\_\#1.txt; 95 \% intervals" in text and "→" not in text
+    hw.figure("importance", *parts, out=tmp_path / "b.svg")
+    assert not (tmp_path / "b.caption.tex").exists()  # LaTeX does not read it
+
+
+def test_a_caption_speaks_of_functions_where_they_are_drawn(
+    parts: list[Path], tmp_path: Path
+) -> None:
+    table = pd.read_csv(parts[0] / "heads.csv")
+    table = pd.concat([table, table.assign(kind="cross")])
+    change(parts[0], {"heads.csv": table, "heads.json": {"sentences": 321}})
+    hw.figure("importance", *parts, out=tmp_path / "a.svg", kind="cross")
+    caption = (tmp_path / "a.caption.txt").read_text()
+    assert "Scores:" in caption and "Functions" not in caption
 
 
 def test_words_of_a_picture_are_escaped() -> None:

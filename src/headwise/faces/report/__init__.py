@@ -73,7 +73,7 @@ def figure(
     dark: bool = False,
 ) -> Path:
     """Draw a figure of the papers into one file, .pdf, .svg or .png; returns its path. Fonts are embedded in PDF. Its
-    caption is written beside it: of `fig1.pdf`, into `fig1.caption.txt`.
+    caption is written beside it: of `fig1.pdf`, into `fig1.caption.txt`, and into `fig1.caption.tex` with the figure.
 
     name: what it shows. `importance`: relevance, confidence and functions of heads (Voita et al. 2019, figure 1);
     `roles`: functions beside relevance (2); `quality` against the heads kept (7; Michel et al. 2019, figure 3); `kept`:

@@ -32,10 +32,10 @@ from headwise.faces.report.format import (
 )
 from headwise.faces.report.head_rows import heads_in, of_kind, of_measure
 from headwise.faces.report.page import Columns, PageTable, chosen_badge, section, table
-from headwise.faces.report.role_charts import FAINT, category_colours, faint, role_categories
+from headwise.faces.report.role_charts import FAINT, category_colours, faint
 from headwise.faces.report.run_folder import RolesFolder, RunContents
 from headwise.faces.report.score_maps import drawn_measures
-from headwise.roles.role import NO_ROLE, category, display_name
+from headwise.roles.role import NO_ROLE, category, display_name, role_categories
 
 MODEL_HEIGHT = 30  # pixels of height of a model
 SPACE = 0.08  # between the squares of two heads, in heads
@@ -234,7 +234,7 @@ def functions_left(full: RolesFolder, kind: str, found: list[RoleChange]) -> Fig
     numbers = charts.text(
         [cell | {"count": str(cell["functions"]), "middle": cell["at"]} for cell in several],
         "count:N",
-        "small-on-high",
+        "small-on-function",
         x | {"field": "middle"},
         y,
         tip=tips("address:N|head", "roles:N|does"),

@@ -83,8 +83,8 @@ def roles_text(run: RunContents) -> str:
     counted = [count(used[0], "sentence")] if used and isinstance(used[0], int) else []
     where = f" on {' of '.join([*counted, *named])}" if counted or named else ""
     return (
-        f"Functions: found{where} in one half of the text and confirmed in the other, above their baselines (Benjamini-"
-        f"Hochberg at 5 %), in most of {DRAWS} random halves."
+        f"Functions: found{where} in one half, confirmed in the other, above their baselines (Benjamini-Hochberg at 5 %), "
+        f"in most of {DRAWS} random halves."
     )
 
 

@@ -100,8 +100,11 @@ def layer_axis(attention: Sequence[str] = ()) -> Spec:
     )
 
 
-def colour(text: str, names: Sequence[Any], ranged: str = "category", **legend: Any) -> Spec:
-    """A colour with the names (or ends) of its scale; without options of a legend there is none."""
+def colour(
+    text: str, names: Sequence[Any], ranged: str | list[str] = "category", **legend: Any
+) -> Spec:
+    """A colour with the names (or ends) of its scale; without options of a legend there is none. ranged: a range of the
+    theme, or the colours."""
     # Vega-Lite draws a legend unless it is null: an empty one has the defaults.
     return field(text, scale={"domain": list(names), "range": ranged}, legend=legend or None)
 
@@ -380,6 +383,7 @@ def vega_config(palette: Palette) -> dict[str, Any]:
             "label": {"color": muted, "fontSize": 12},
             "label-strong": {"color": ink, "fontSize": 12, "fontWeight": 600},
             **{on: {"color": palette[on], "fontSize": 13} for on in ("on-low", "on-high")},
+            "small-on-function": {"color": "#000000", "fontSize": 10},
             "small-on-low": {"color": palette["on-low"], "fontSize": 10, "opacity": 0.8},
             "small-on-high": {"color": palette["on-high"], "fontSize": 10, "opacity": 0.85},
             "point": {"color": accent, "stroke": palette["card"], "strokeWidth": 1.5},
@@ -546,14 +550,16 @@ class HeadChart:
         tip: list[Spec],
         dark: str,
         lines: Sequence[tuple[str, str, int]],
+        there: str = "on-high",
     ) -> list[Spec]:
         """Words in the cells, where there is room. dark: a test for cells on which text must be pale. lines: for each
-        line its column, what its style begins with, and its pixels below the middle.
+        line its column, what its style begins with, and its pixels below the middle. there: what it ends with where the
+        test holds.
         """
         if not self.fits_words:
             return []
         marks = []
-        for test, style in ((f"!({dark})", "on-low"), (dark, "on-high")):
+        for test, style in ((f"!({dark})", "on-low"), (dark, there)):
             for column, start, down in lines:
                 words = text(
                     self.cells, column, f"{start}{style}", self.x, self.y, test, tip, dy=down

@@ -34,7 +34,7 @@ from headwise.faces.report.run_folder import RunContents
 from headwise.faces.report.score_maps import leading_measures
 from headwise.importance.score_panels import score_panels
 from headwise.roles.label import DRAWS
-from headwise.roles.role import category
+from headwise.roles.role import category, category_colour
 
 Drawn = HeadPanels | list[Figure]
 
@@ -95,18 +95,18 @@ def functions_text(functions: Mapping[Head, Sequence[Function]]) -> str:
     found = [one for own in functions.values() for one in own]
     with_one = sum(map(bool, functions.values()))
     parts = [
-        f"Functions, which {with_one} of {len(functions)} heads have; numbers say how often a head looks where its "
-        "function wants (of a sink, how much weight rests there)"
+        f"Functions, which {with_one} of {len(functions)} heads have: how often a head looks where its function wants "
+        "(of a sink, the weight there)"
     ]
     if any(one.group == "syntactic" for one in found):
         parts.append("obj→: an object attends to its governor, →obj: the governor to it")
-    if any(len(own) > 1 for own in functions.values()):
-        parts.append("×2: two functions")
+    if any(len(own) > 2 for own in functions.values()):
+        parts.append("+2: two more")
     if any(one.confirmed for one in found):
         parts.append("✓: confirmed with the head off")
     if not all(one.sure for one in found):
         parts.append("dot: not in every random half of the text")
-    return f"{'; '.join([*parts, 'grey: no known function'])}."
+    return f"{'; '.join([*parts, 'grey: none known'])}."
 
 
 def functions_of(run: RunContents, kind: str) -> dict[Head, list[Function]]:
@@ -120,7 +120,8 @@ def functions_of(run: RunContents, kind: str) -> dict[Head, list[Function]]:
         sure = not row.get("draws", DRAWS) < DRAWS  # a table without draws has none that failed
         head, measure = head_of(row), row["measure"]
         off = (*head, measure) in confirmed
-        one = Function(category(measure), in_cell(measure), row["value"], sure, off)
+        group = category(measure)
+        one = Function(group, category_colour(group), in_cell(measure), row["value"], sure, off)
         found[head].append(one)
     return found
 
@@ -209,14 +210,17 @@ def figure_named(name: str) -> PaperFigure:
     return PAPER_FIGURES[name]
 
 
-CAPTION = ".caption.txt"  # in place of the ending of a figure's file
+# In place of the ending of a figure's file.
+CAPTION = ".caption.txt"
+LATEX = ".caption.tex"
+LATEX_READS = (".pdf", ".png")
 
 
 def write_figure(
     run: RunContents, name: str, out: Path, wanted: Wanted, width: float, dark: bool
 ) -> Path:
-    """Draw a figure into a file, and write its caption beside it; width: in inches. Raises HeadwiseError where the run
-    lacks what it needs."""
+    """Draw a figure into a file, and write its caption beside it, also as LaTeX; width: in inches. Raises HeadwiseError
+    where the run lacks what it needs."""
     made = figure_named(name)
     place = picture_path(out)
     kinds = kinds_among([*run.heads["kind"], *run.roles.labels["kind"]])
@@ -225,7 +229,9 @@ def write_figure(
     drawn = made.draw(run, wanted)
     if not drawn:
         raise HeadwiseError(f"{run.folder} has not what the figure {name} needs: {made.needs}.")
-    how = making(run, made.files)
+    tables = {SCORES.file: run.heads, ROLES: run.roles.labels}
+    empty = {file for file, table in tables.items() if of_kind(table, wanted.kind).empty}
+    how = making(run, [file for file in made.files if file not in empty])
     if isinstance(drawn, HeadPanels):
         svg = drawn.svg(width, dark=dark)
         caption = f"{drawn.caption} {how}"
@@ -236,12 +242,49 @@ def write_figure(
         svg = figure.printed(points, DARK if dark else LIGHT, columns)
         caption = figure.caption
     write_file(caption_of(place), f"{caption.strip()}\n".encode())
+    if place.suffix.lower() in LATEX_READS:
+        latex = latex_figure(place.name, name, caption.strip(), wide=72 * width > 1.5 * COLUMN)
+        write_file(place.with_name(place.stem + LATEX), latex.encode())
     return write_file(place, picture_bytes(svg, place))
 
 
 def caption_of(picture: Path) -> Path:
     """The file of the caption of a picture."""
     return picture.with_name(picture.stem + CAPTION)
+
+
+# What has a meaning of its own in LaTeX, and letters that its usual fonts lack.
+IN_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{letter: f"\\{letter}" for letter in "{}$&#%_"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{
+            letter: f"$\\{name}$"
+            for letter, name in {
+                "→": "rightarrow",
+                "±": "pm",
+                "×": "times",
+                "α": "alpha",
+                "β": "beta",
+                "λ": "lambda",
+                "✓": "surd",
+            }.items()
+        },
+        "−": "$-$",
+    }
+)
+
+
+def latex_figure(file: str, name: str, caption: str, wide: bool) -> str:
+    """A figure as LaTeX has it. file: the picture. wide: across both columns of a page."""
+    kind, width = ("figure*", r"\textwidth") if wide else ("figure", r"\columnwidth")
+    words = caption.translate(IN_LATEX)
+    return (
+        f"\\begin{{{kind}}}\n\\centering\n\\includegraphics[width={width}]{{{file}}}\n"
+        f"\\caption{{{words}}}\n\\label{{fig:{name}}}\n\\end{{{kind}}}\n"
+    )
 
 
 WIDTHS = {"column": COLUMN / 72, "page": PAGE / 72}

@@ -17,8 +17,16 @@ from headwise.faces.report.charts import Figure, HeadChart, Panel, Spec, axis, c
 from headwise.faces.report.format import KIND_NAMES, kinds_among, signed
 from headwise.faces.report.head_rows import of_kind
 from headwise.faces.report.run_folder import RolesFolder, RunContents
-from headwise.roles.role import NO_ROLE, category, evidence, ordered_roles, role_of
+from headwise.roles.role import (
+    NO_ROLE,
+    category,
+    category_colour,
+    evidence,
+    role_categories,
+    role_of,
+)
 
+GREY = "#7f8a93"  # no known role
 FAINT = 0.16  # how strong the grey of heads without a role is
 CONFIRMED = " ✓"
 MOST_ROLES_SHOWN = 3  # roles that are written into one cell
@@ -29,18 +37,17 @@ def kinds_with_roles(roles_folder: RolesFolder) -> list[Kind]:
     return kinds_among(roles_folder.labels["kind"])
 
 
-def role_categories() -> list[str]:
-    """The categories of roles, in the order in which they have the colours of the theme; grey is the second."""
-    first, *others = dict.fromkeys(declared.category for declared in ordered_roles())
-    return [first, NO_ROLE, *others]
-
-
 def category_colours(present: Collection[str], columns: int) -> Spec:
     """The same colour for a category of role in every chart. The legend has those there are; grey is no role."""
-    domain = list(dict.fromkeys([*role_categories(), *present]))
-    values = [name for name in domain if name in present and name != NO_ROLE]
+    values = sorted({*present} - {NO_ROLE}, key=[*role_categories(), *present].index)
+    colours = [category_colour(name) for name in values]
     legend: Spec = {"orient": "top", "title": None, "values": values, "columns": columns}
-    return colour("category:N", domain, **(legend | {"symbolType": "square"} if values else {}))
+    return colour(
+        "category:N",
+        [*values, NO_ROLE],
+        [*colours, GREY],
+        **(legend | {"symbolType": "square"} if values else {}),
+    )
 
 
 def faint(strength: float = FAINT) -> Spec:
@@ -84,7 +91,12 @@ def functions_panel(run: RunContents, kind: str, places: Mapping[Head, int]) -> 
     texts = [(f"role-{at}:N", "small-", 11 * at - 16) for at in range(MOST_ROLES_SHOWN)]
     marks = [
         chart.squares(colours, tip, opacity=faint()),
-        *chart.texts(tip, f"datum.category != '{NO_ROLE}'", [*texts, ("label:N", "small-", 18)]),
+        *chart.texts(
+            tip,
+            f"datum.category != '{NO_ROLE}'",
+            [*texts, ("label:N", "small-", 18)],
+            "on-function",
+        ),
     ]
     title = f"Functions: {len(roles_of)} of {len(facts)} heads have a role"
     sizes = {"row": 52, "narrow": 68, "usual": 84, "wide": 130}
