@@ -12,12 +12,14 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
 from headwise.data import store
-from headwise.data.text import LabelledText, ParallelText, Text, read_lines
+from headwise.data.text import LabelledText, ParallelText, Text, made_text, read_lines
 from refusals import refuses
 
 PAIRS = [
@@ -350,3 +352,34 @@ def test_datasets_names_the_columns_of_a_table_that_lies_there(tmp_path: Path) -
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         found = ParallelText.open(f"datasets:{tmp_path / name}?source=en&target=de")
         assert list(found) == rows
+
+
+def test_rows_by_name_are_read_by_name(tmp_path: Path) -> None:
+    """A dictionary gives the names of its columns, not what stands in them; a set has no order."""
+    rows = [{"target": "Eine Katze.", "source": "A cat."}]
+    assert list(ParallelText.from_pairs(rows)) == [("A cat.", "Eine Katze.")]
+    assert list(LabelledText.from_rows([{"text": "A cat.", "label": 1}])) == [("A cat.", "1")]
+    assert list(Text.from_lines([{"text": "A cat."}])) == ["A cat."]
+    for row in ({"en": "A.", "de": "B."}, {"A.", "B."}, "ab", b"ab"):
+        refuses(lambda row=row: ParallelText.from_pairs([row]), "Row 1 is … (source, target)")
+
+
+@pytest.mark.parametrize("kind", [Text, ParallelText, LabelledText])
+def test_what_is_in_python_is_no_name_of_a_file(kind: Any) -> None:
+    lines = ["It rains.", "A cat sleeps."]
+    table = pd.DataFrame({"text": lines})
+    for given in (lines, (line for line in lines), {"text": lines}, {*lines}, table, table["text"]):
+        refuses(
+            lambda given=given: kind.open(given), "in place of a file: … to the function itself"
+        )
+    refuses(lambda: kind.open(["no such file.tsv"]), "no such file.tsv")
+
+
+def test_tables_without_names_and_labels_with_a_gap() -> None:
+    sides = pd.DataFrame([("A cat.", "Eine Katze.")])
+    refuses(lambda: made_text(sides, ParallelText), "Rows with 0, 1 were given, without source")
+    alone = [{"text": "A cat."}]
+    refuses(lambda: made_text(alone, LabelledText), "without label: add label")
+    gap = pd.DataFrame({"text": ["a", "b", "c"], "label": [0, 1, None]})
+    text = made_text(gap, LabelledText)
+    assert (list(text), text.blank) == ([("a", "0"), ("b", "1")], 1)

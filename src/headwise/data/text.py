@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import zip_longest
 from numbers import Real
@@ -26,6 +27,7 @@ from headwise.data.lines import (
     JSON_LINES,
     ends_with,
     existing_file,
+    is_file,
     is_table,
     named_table,
     read_lines,
@@ -193,6 +195,7 @@ class ParallelText(TextRows):
         """
         if isinstance(spec, str | PathLike):
             spec = [spec]
+        refuse_no_names(spec)
         if len(spec) == 1:
             # A name of the catalogue may stand for both sides.
             spec = side_files(spec[0])
@@ -339,12 +342,15 @@ def made_text(given: Any, wanted: type[StoredText]) -> Any:
     is_rows = all(isinstance(row, Mapping) for row in given) and any(map(_has_text, given))
     if not named and not is_rows:
         return given
-    there = given.column_names if named else list(given[0])
+    # A table of pandas without names has numbers for them.
+    there = [str(name) for name in (given.column_names if named else given[0])]
     # One-sided rows: the model writes the targets itself.
     if wanted is ParallelText and there == ["text"]:
         wanted = Text
     if missing := [column for column in wanted.columns if column not in there]:
         remedy = f"rename its columns to {' and '.join(wanted.columns)}"
+        if len(there) < len(wanted.columns):
+            remedy = f"add {' and '.join(missing)}"
         if wanted is ParallelText and "translation" in there:
             remedy = "make hw.ParallelText.from_dataset(data, 'en', 'de') of it, with its languages"
         raise HeadwiseError(
@@ -391,11 +397,25 @@ def one_spec(spec: TextSpec, what: str) -> AnyPath:
     """The only name of a text that is one file or one data set."""
     if isinstance(spec, str | PathLike):
         return spec
+    refuse_no_names(spec)
     if len(spec) != 1:
         raise HeadwiseError(
             f"{what} is one file, but {len(spec)} were given: {list(spec)}: give one."
         )
     return spec[0]
+
+
+def refuse_no_names(spec: Any) -> None:
+    """Raise HeadwiseError for what is in Python already, in place of names of files."""
+    names = spec if isinstance(spec, list | tuple) else [None]
+    are_names = all(isinstance(name, str | PathLike) for name in names)
+    # A sentence has a blank, and no ending as files have.
+    sentences = [" " in str(name) and not re.search(r"\.\w+$", str(name)) for name in names]
+    if not are_names or (names and all(sentences) and not any(map(is_file, names))):
+        raise HeadwiseError(
+            f"{shown_value(spec)} was given in place of a file: give what is in Python already to the function itself, such "
+            "as hw.score(model, rows), or make a text of it by from_lines, from_pairs or from_rows."
+        )
 
 
 def _is_dataset(spec: object) -> bool:
@@ -528,6 +548,9 @@ def cells_of(
         last: Any = record.get(keys[-1])
         if getattr(last, "ndim", None) == 0:  # a number of NumPy or PyTorch
             last = last.item()
+        # pandas makes such numbers of a column with a gap.
+        if numbered and isinstance(last, float) and last.is_integer():
+            last = int(last)
         # True and False are integers to Python.
         if numbered and isinstance(last, int) and not isinstance(last, bool):
             record = {**record, keys[-1]: str(last)}
@@ -649,7 +672,11 @@ def rows_in_python(rows: Any, wanted: type[StoredText]) -> Iterator[tuple[str, .
         raise HeadwiseError(f"Rows are {shown_value(rows)}: give a list of them.")
     columns = wanted.columns
     for number, row in enumerate(rows, start=1):
-        is_row = len(columns) > 1 and isinstance(row, Iterable) and not isinstance(row, str)
+        if isinstance(row, Mapping) and all(column in row for column in columns):
+            row = [row[column] for column in columns] if len(columns) > 1 else row[columns[0]]
+        # A mapping gives the names of its columns, a set its items in any order.
+        is_row = len(columns) > 1 and isinstance(row, Iterable)
+        is_row = is_row and not isinstance(row, str | bytes | Mapping | Set)
         cells = [*row] if is_row else [row]
         last = cells[-1] if cells else None
         is_number = isinstance(last, Real) and not isinstance(last, bool)
