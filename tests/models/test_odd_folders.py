@@ -145,3 +145,29 @@ def test_a_model_of_letters_is_no_damaged_folder(tmp_path: Path) -> None:
     hf.save_pretrained(tmp_path)
     CanineTokenizer().save_pretrained(tmp_path)
     refuses(lambda: hw.load(tmp_path), "reads no token ids (its configuration has no vocabulary)")
+
+
+def test_code_of_a_folder_is_said(folder: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """LLM2Vec's folders have Llama's weights and read text in both directions. Others name a class that transformers has."""
+    hw.load(change_config(folder, auto_map={"AutoModelForCausalLM": "modeling.GPT2LMHeadModel"}))
+    hw.load(change_config(folder, auto_map={"AutoTokenizer": ["a.Own", None]}))
+    assert not [each for each in recwarn if "code of its own" in str(each.message)]
+    change_config(folder, auto_map={"AutoModel": "modeling.BothWays"})
+    with pytest.warns(UserWarning, match="BothWays.* is loaded as a GPT2LMHeadModel"):
+        hw.load(folder)
+
+
+def test_shards_without_their_index(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    refuses(lambda: hw.load(folder), "shards (model-00001-of-00002 … model.safetensors.index.json")
+
+
+def test_adapters_that_cannot_be_merged_and_adapters_with_a_name(tmp_path: Path) -> None:
+    (tmp_path / "out" / "mine").mkdir(parents=True)
+    file = tmp_path / "out" / "mine" / "adapter_config.json"
+    for kind, said in (("LORA", "merge it"), ("PREFIX_TUNING", "cannot be merged")):
+        file.write_text(json.dumps({"peft_type": kind}))
+        refuses(lambda said=said: hw.load(file.parent), f"adapter of PEFT … {said}")
+        refuses(lambda said=said: hw.load(tmp_path / "out"), f"mine: It holds … {said}")
+    file.write_text("{")
+    refuses(lambda: hw.load(file.parent), "adapter of PEFT")

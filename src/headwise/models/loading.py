@@ -57,6 +57,7 @@ from headwise.models.marian.folder import configuration_in, read_folder
 from headwise.models.marian.network import MarianToolkitModel
 from headwise.models.model import Model, refuse_wrapped
 from headwise.models.model_files import (
+    INDEX,
     MARK,
     folder_of,
     refuse_damage,
@@ -95,6 +96,7 @@ HEAD_COUNTS = (
     "decoder_attention_heads",
     "num_heads",
 )
+SHARD = re.compile(r"-\d{5}-of-\d{5}\.")
 MANY_LAYERS = 100  # layers that are built without a look at the weights
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "source.spm")
 # Files that tokenizers are made of, of whatever class.
@@ -187,6 +189,7 @@ def load(
             offloaded = device if device_map else None
             # Uneven layers: no class of transformers can be built so.
             hf = load_pruned(path, config, model_class, layout, number_type, offloaded)
+        warn_of_code(source, hf)
         if (path / "generation_config.json").exists():
             settings = GenerationConfig.from_pretrained(path)  # raises for a damaged one
             refuse_length(source, settings)
@@ -250,6 +253,8 @@ def unloadable(error: Exception, spec: str, folder: Path | None) -> HeadwiseErro
             )
         if others and "no file named" in str(error):
             remedy = f"It has {few_names(others)}: rename that model.safetensors, or save the model again."
+            if any(SHARD.search(name) for name in others):
+                remedy = f"It has shards ({few_names(others)}), but not {INDEX}, which lists what is in each: copy it."
     if isinstance(error, ImportError):
         remedy = "Install what it needs, or give the model in another format."
     return HeadwiseError(
@@ -403,6 +408,23 @@ def refuse_code(source: str) -> None:
         raise HeadwiseError(
             f"{source} brings Python code of its own for its {values.get('model_type', 'model')}, which headwise does "
             "not run: give a model of a class that transformers has."
+        )
+
+
+def warn_of_code(source: str, hf: PreTrainedModel) -> None:
+    """Warn of a model whose folder names a class of its own: as a class of transformers it may compute something else."""
+    named = getattr(hf.config, "auto_map", None)
+    classes = []
+    for auto, place in named.items() if isinstance(named, dict) else ():
+        if auto.startswith("AutoModel") and isinstance(place, str):
+            classes.append(place.rpartition(".")[2])
+    # Many folders still name the class that transformers has taken over.
+    own = [name for name in classes if not hasattr(transformers, name)]
+    if own:
+        warnings.warn(
+            f"{source} brings Python code of its own ({few_names(own)}), which headwise does not run: it is loaded as a "
+            f"{type(hf).__name__} of transformers, which may compute something else.",
+            stacklevel=4,
         )
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ FROM_ORIGINAL = "*From the model that this one was made from:*"
 CARD = "\n<!-- headwise "  # ends the part of a README that headwise wrote; its digest follows
 STOCK_MODULE = "sentence_transformers.models.Transformer"
 PRUNED_MODULE = "headwise.models.engines.sentence_module.Transformer"
+# Adapters of PEFT that are no change of weights.
+PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "CPT")
 SENTENCE_TRANSFORMERS = (
     "modules.json",
     "config_sentence_transformers.json",
@@ -297,6 +300,19 @@ def similar_place(path: Path) -> str:
     return did_you_mean(path.name, beside, f"{path.parent}/")
 
 
+def adapter_in(folder: Path) -> str:
+    """What to do with a folder that holds an adapter of PEFT."""
+    kind = ""
+    with suppress(HeadwiseError):
+        kind = str(read_json(folder / "adapter_config.json", dict).get("peft_type", ""))
+    if kind in PROMPTS:
+        return (
+            f"It holds an adapter of PEFT ({kind}) that learned what to put before a text, which cannot be merged into the "
+            "weights: give the model that it was made for."
+        )
+    return "It holds an adapter of PEFT: merge it (merge_and_unload), and save the merged model."
+
+
 def instead_of(path: Path) -> str:
     """What to give instead of a file or folder that is no model."""
     if path.is_file():
@@ -304,9 +320,7 @@ def instead_of(path: Path) -> str:
             return f"It is a file: give the folder that it lies in, {path.parent}."
         return "It is a file: give the folder of the model, or that from which this file was made."
     if (path / "adapter_config.json").is_file():
-        return (
-            "It holds an adapter of PEFT: merge it (merge_and_unload), and save the merged model."
-        )
+        return adapter_in(path)
     for pattern, what in (
         ("checkpoint-*", "checkpoints of a Trainer"),
         ("snapshots/*", "copies of the hub"),
@@ -321,4 +335,8 @@ def instead_of(path: Path) -> str:
     inner = sorted(file.parent for file in path.glob("*/config.json"))
     if inner:
         return f"It holds folders of models: give one, such as {inner[0]}."
+    # Of an adapter that was given a name.
+    adapters = sorted(file.parent for file in path.glob("*/adapter_config.json"))
+    if adapters:
+        return f"In {adapters[0]}: {adapter_in(adapters[0])}"
     return "Give a model's folder or the folder of a finished study."

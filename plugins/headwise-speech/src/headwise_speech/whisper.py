@@ -47,8 +47,10 @@ def prompt_of(hf: Any, tokenizer: Any, utterance: Utterance) -> list[int]:
     vocabulary = tokenizer.get_vocab()
     for name in names:
         if name not in vocabulary:
+            is_language = name == f"<|{utterance.language}|>"
+            remedy = ": write the code of a language that it knows, such as en" * is_language
             raise HeadwiseError(
-                f"{name}, which {utterance.audio} needs, is no token of this model."
+                f"{name}, which {utterance.audio} needs, is no token of this model{remedy}."
             )
     return [vocabulary[name] for name in names]
 
