@@ -16,7 +16,7 @@ from headwise.importance.passes import importance_values
 from headwise.importance.repair_error import rising
 from headwise.models.attention.matrices import by_output, matrices
 from headwise.models.attention.stages import Stages, sublayers
-from headwise.models.evaluation.last_states import Inputs
+from headwise.models.evaluation.last_states import LEAST_TOKENS, Inputs, features_of
 from headwise.models.tasks import translation
 from headwise.pruning import repair
 from headwise.pruning.greedy import mask_without, removal_orders, removal_score
@@ -80,6 +80,21 @@ def test_stages_are_the_model(family: str) -> None:
         assert torch.equal(stages.run(0)[0], whole)
     with torch.no_grad():
         assert torch.equal(model.hf(**batch(model.hf))[0], whole)
+
+
+def test_a_part_of_a_text_has_enough_of_its_shorter_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of summaries: ways to repair are compared on a part, unless that part has too few words of the targets."""
+    model = model_of("marian")
+    monkeypatch.setattr(repair, "PART", 0)
+    monkeypatch.setattr(repair, "GOOD_TOKENS", 5)
+    widest = max(features_of(model, layer) for layer in sublayers(model.hf, model.discovery))
+    text = text_of(model, 400)
+    for targets, whole in ((7, False), (1, True)):
+        for one in text.places:
+            one["target"][:, targets:] = False
+        repairs = Repairs(model, text, text_of(model, seed=1))
+        assert text.tokens("target") >= LEAST_TOKENS * widest
+        assert (repairs.whole_part is repairs.whole) == whole
 
 
 # Not T5's: its heads differ by their position biases, whatever their weights are.

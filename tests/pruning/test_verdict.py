@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -142,7 +143,9 @@ def test_so_many_texts_are_enough() -> None:
     again = 1.96 * losses.std() / np.sqrt(needed)
     assert losses.mean() + again == pytest.approx(0.5, abs=0.01)
     # At the limit already, no number of texts would do.
-    assert texts_needed([loss(1, 0.5, 1.5)], BLEU, 1.0) is None
+    assert texts_needed([loss(1, 0.5, 1.5)], BLEU, 1.0) == math.inf
+    # The reader counts texts, an interval fewer of them where they differ in length.
+    assert texts_needed([change], BLEU, 0.5, 800) == pytest.approx(2 * needed, abs=2)
 
 
 def test_the_limit_counts_from_the_full_model_and_the_headline_from_equal_training() -> None:

@@ -33,7 +33,7 @@ from headwise.models.model import Model
 from headwise.roles.lost_words import LostWords
 from headwise.roles.role_tests import Roles
 
-# What a study may have found, and the file that shows it is there: the one that is written last.
+# What a study may have found, and the file that shows it is there.
 TABLES = {
     "scores": SCORES.signature_file,
     "roles": "roles/facts.json",
@@ -47,7 +47,8 @@ class Run:
     """A study in its folder: of `headwise run`, `demo` and `prune`, or the `work` of `hw.prune` with controls.
 
     Whatever takes a study's folder takes it, too: `hw.lab(run)`, `hw.report(run)`, `hw.report(run, other)`. What was not
-    found (yet) raises HeadwiseError when it is asked for. Of a study that still runs, open it again to see what is new.
+    found (yet) raises HeadwiseError when it is asked for. Of a study that still runs, open it again: verdict,
+    models and layouts are those of when it was opened.
     Raises HeadwiseError for a folder that is no study's, whose files are damaged, or that has several seeds or language
     pairs: each of them is a study of its own.
     """
@@ -117,7 +118,7 @@ class Run:
             return load(self.folder, device)
         if name not in names:
             raise HeadwiseError(
-                f"{self.folder} has no model '{name}'{did_you_mean(name, names)}; there is {', '.join(names)}."
+                f"{self.folder} has no model '{name}'{did_you_mean(name, names)}; there is {', '.join(names) or 'none yet'}."
             )
         place = below(self.folder / "pruned", name)
         if not place.is_dir():

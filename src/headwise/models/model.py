@@ -315,9 +315,10 @@ class Model:
         layout = mask if self.layout is None else composed_layout(self.layout, mask)
         refuse_reparametrised(self.hf)
         hf: Any = smaller_copy(self.hf, self.discovery, mask)
+        # Before `Model`, whose discovery reads it: how many heads the model declares. Those are only heads that were seen,
+        # so none can be missing, and `allow_partial` is not asked for again.
         hf.config.headwise_layout = layout.to_json()
-        # Discovers its heads again: what is counted now is what was really left. The layout counts no head that the first
-        # model did not show, so none can be missing.
+        # Discovers its heads again: what is counted now is what was really left.
         smaller = Model(hf, self.tokenizer, self.name, layout, source=self.source)
         write_heads_to_config(hf, smaller.discovery, layout)
         smaller.known_texts = self.known_texts

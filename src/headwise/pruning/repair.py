@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from headwise.core.heads import Kind
 from headwise.core.layout import HeadMask
-from headwise.core.progress import OnProgress, silent
 from headwise.models.attention.matrices import by_output
 from headwise.models.attention.offload import refuse_offloaded, set_bias
 from headwise.models.attention.sides import sides_of_site
@@ -37,6 +36,7 @@ from headwise.models.attention.stages import (
 )
 from headwise.models.evaluation.last_states import (
     GOOD_TOKENS,
+    LEAST_TOKENS,
     Inputs,
     LastStates,
     encoder_readers,
@@ -166,7 +166,12 @@ class Repairs:
         """On as much of the text as ways to repair are compared on."""
         widest = max(features_of(self.model, layer) for layer in self.layers)
         part = self.text.thinned(max(PART, GOOD_TOKENS * widest))
-        return self.whole if part is self.text else WholeOutputs(self.model, part, self.layers)
+        # `thinned` counts the longer side: of the other one, such as summaries, a part may have too few.
+        sides = {sides_of_site(layer.site)[0] for layer in self.layers}
+        is_short = any(part.tokens(side) < LEAST_TOKENS * widest for side in sides)
+        if part is self.text or is_short:
+            return self.whole
+        return WholeOutputs(self.model, part, self.layers)
 
     def on_dev(self, mask: HeadMask) -> LastStates:
         """The last states on dev that models of this mask are compared by."""
@@ -175,9 +180,9 @@ class Repairs:
             self.states_on_dev[encoder] = LastStates(self.model, encoder, self.dev)
         return self.states_on_dev[encoder]
 
-    def repaired_or_cut(self, mask: HeadMask, progress: OnProgress = silent) -> Model:
+    def repaired_or_cut(self, mask: HeadMask) -> Model:
         """The repaired model; where repair does not help on dev, the one that is only cut, with a warning."""
-        found = self.best_repair(mask, progress)
+        found = self.best_repair(mask)
         if not found.helped:
             warnings.warn(
                 "Repair was left out: on dev the smaller model would not be nearer to the whole one than it is without "
@@ -195,16 +200,17 @@ class Repairs:
         # One way is enough to tell masks apart; `best_repair` tries both for the one that stays.
         return min(masks, key=lambda mask: self.missed_on_a_part(mask, makes_up=True))
 
-    def best_repair(self, mask: HeadMask, progress: OnProgress = silent) -> Repaired:
+    def best_repair(self, mask: HeadMask) -> Repaired:
         """The best repair of a mask: with layers that make up for what those below miss, or without, as a part of the text
         says. Raises HeadwiseError for fewer tokens than the fit needs."""
         to_fit = changed_layers(self.model, mask, self.layers)
         makes_up = any(map(can_make_up, to_fit))
         if makes_up:
+            # Where neither helps on the part, both miss what the cut model does, and the whole text is tried with it.
             makes_up = self.missed_on_a_part(mask, makes_up=True) <= self.missed_on_a_part(
                 mask, makes_up=False
             )
-        return self.repair_one_way(mask, self.whole, makes_up, progress, with_values=True)
+        return self.repair_one_way(mask, self.whole, makes_up, with_values=True)
 
     def missed_on_a_part(self, mask: HeadMask, makes_up: bool) -> float:
         """What a model misses that is repaired on a part of the text."""
@@ -220,7 +226,6 @@ class Repairs:
         mask: HeadMask,
         whole: WholeOutputs,
         makes_up: bool,
-        progress: OnProgress = silent,
         *,
         with_values: bool = False,
     ) -> Repaired:
@@ -241,8 +246,7 @@ class Repairs:
         stages = Stages(smaller.hf, text.inputs)
         # Nothing is fitted above the last of them.
         layers = self.layers[: self.layers.index(to_fit[-1]) + 1]
-        for number, layer in enumerate(layers):
-            progress(number / len(layers), f"layer {number + 1} of {len(layers)}")
+        for layer in layers:
             if layer in to_fit:
                 values = Values.of(smaller, layer.site) if with_values else None
                 fit_layer(whole, stages, layer, makes_up, values)

@@ -39,7 +39,7 @@ class Outcome(StrEnum):
     DOUBTED = "something speaks against the model"
     TOO_SHORT = "the text is too short to tell"
     UNDECIDED = "the interval reaches past the limit"
-    OPEN = "there is no limit, and it may be worse"
+    OPEN = "no limit holds on this text, and it may be worse"
     LITTLE_SAVED = "it saves little"
     SHIP = "it is better, or stays within the limit"
 
@@ -62,7 +62,8 @@ class Verdict:
     FINDINGS (core/qualities.py), empty without an interval. least_loss, most_loss: what is lost by both ends of the
     interval, in the unit of the change; with a limit, each is the larger one of the two comparisons. within, over: the
     splits (dev, test) on which the loss is within the limit, or over it. texts: how many sentences the change is measured
-    on; needed: how many the limit needs, None where no number would do. saving: of SAVINGS the largest, empty without
+    on; needed: how many the limit needs, infinite where no
+    number would do, None where no limit holds on this text. saving: of SAVINGS the largest, empty without
     one; saved: its share. speed_up: the share by which it is faster. doubts: sentences on the model.
     """
 
@@ -76,7 +77,7 @@ class Verdict:
     within: tuple[str, ...]
     over: tuple[str, ...]
     texts: int | None
-    needed: int | None
+    needed: float | None
     saving: str
     saved: float
     speed: Speed
@@ -167,7 +168,9 @@ def verdict_on(
         within=tuple(text for text in lost if limit is not None and is_within(lost[text], limit)),
         over=tuple(text for text in lost if not is_within(lost[text], limit)),
         texts=texts,
-        needed=texts_needed(changes, quality, limit) if limited and limit is not None else None,
+        needed=texts_needed(changes, quality, limit, texts)
+        if limited and limit is not None
+        else None,
         saving=saving,
         saved=saved,
         speed=speed,
@@ -232,14 +235,17 @@ def compared_speed(before: Number, after: Number) -> tuple[Speed, float]:
     return (Speed.FASTER if share > 0 else Speed.SLOWER), share
 
 
-def texts_needed(changes: Sequence[Number], quality: QualityMeasure, limit: float) -> int | None:
-    """About how many texts it takes until the interval ends at the limit, if the change stays as it is. None where it is
-    at the limit already, so that no number would do.
+def texts_needed(
+    changes: Sequence[Number], quality: QualityMeasure, limit: float, texts: int | None = None
+) -> float:
+    """About how many texts it takes until the interval ends at the limit, if the change stays as it is. Infinite where it
+    is at the limit already, so that no number would do. texts: how many it was measured on, of which an interval may
+    count fewer: texts differ in length.
 
     The way from a change to the end of its interval shrinks as 1 / √n with n texts. Where a share is measured (accuracy)
     and no text has changed it shrinks as 1 / n (`units_for_share`): no fewer texts are enough, whatever changes.
     """
-    needed = ENOUGH_SENTENCES
+    needed: float = ENOUGH_SENTENCES
     if quality.is_share:
         # Of a limit of 0 no number of texts is sure: it counts as a thousandth of a point.
         needed = max(needed, units_for_share(min(1.0, max(limit, 1e-3) / 100)))
@@ -251,9 +257,9 @@ def texts_needed(changes: Sequence[Number], quality: QualityMeasure, limit: floa
         if is_within(most, limit):
             continue
         if lost >= limit:
-            return None
+            return math.inf
         # Where no text has changed, the number above is all that is needed.
         if not (quality.is_share and change.value == 0 and change.p == 1):
             ratio = (most - lost) / (limit - lost)
-            needed = max(needed, math.ceil(change.units * ratio**2))
+            needed = max(needed, math.ceil((texts or change.units) * ratio**2))
     return needed

@@ -39,7 +39,8 @@ class StudyOutcome:
     error: Exception | None = None
 
     def check(self) -> None:
-        """Raise what failed: a single failure as it was, with its job's name; several as one HeadwiseError."""
+        """Raise what failed: a single failure as it was, with its job's name; several as one HeadwiseError. Called once:
+        the error itself gets the name."""
         if len(self.failed) == 1 and self.error:
             (name,) = self.failed
             raise with_step_name(self.error, name)
@@ -117,7 +118,8 @@ def run_jobs(
     """Do every job once all it waits for is done; the first ready one of the list first.
 
     A job that raises fails: its sentence is kept, what waits for it is skipped, all else goes on. after_job: called
-    after every job, before the list is asked for again. forwards_of: how much work a job is, in sentences read
+    after every job, before what waits for it is skipped and the list is asked for again: by it alone the list learns of a
+    failure. forwards_of: how much work a job is, in sentences read
     forward (`Step.forwards`), for the time left. Raises HeadwiseError when the jobs form no graph.
     """
     outcome = StudyOutcome()

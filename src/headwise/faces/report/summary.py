@@ -6,6 +6,7 @@ Nothing is decided here: `pruning/verdict.py` does that, and a sentence only say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -314,12 +315,12 @@ def gains_text(verdict: Verdict) -> str:
 
 def needed_text(verdict: Verdict, quality: QualityMeasure) -> str:
     """How many texts the limit needs."""
-    if verdict.limit is None:
+    if verdict.limit is None or verdict.needed is None:  # no limit holds on this text
         return f" Give at least {ENOUGH_SENTENCES}."
     limit = amount(verdict.limit, quality)
-    if verdict.needed is None:
+    if math.isinf(verdict.needed):
         return f" More text alone will not show a loss below {limit}: give a larger limit, or keep more heads."
-    return f" To tell a loss of {limit} takes about {rounded_up(verdict.needed):,} {quality.over}."
+    return f" To tell a loss of {limit} takes about {rounded_up(int(verdict.needed)):,} {quality.over}."
 
 
 def rounded_up(number: int) -> int:
