@@ -289,13 +289,13 @@ def costs_of_kinds() -> Iterator[Row]:
 
 
 def repaired_gemma() -> Iterator[Row]:
-    """Nats a token that Gemma without a quarter of its heads, repaired, loses on two texts."""
+    """Nats a token that Gemma with fewer heads, repaired, loses on two texts."""
     found = read("repair/gemma-3-270m.csv").dropna(subset="reference")
-    for text, low, high, value in zip(
-        *(found[n] for n in ("text", "low", "high", "value")), strict=True
-    ):
-        nats = np.log1p(np.array([value, low, high]) / 100)
-        yield number("repair", f"Gemma 18 of 72 heads removed {text.upper()} nats", *nats)
+    for row in found.itertuples():
+        removed = 72 - int(row.model.rsplit("-", 1)[-1])
+        name = f"Gemma {removed} of 72 heads removed, {int(row.tokens)} tokens, {row.text.upper()} nats"
+        nats = np.log1p(np.array([row.value, row.low, row.high]) / 100)
+        yield number("repair", name, *nats)
 
 
 MADE = (
