@@ -379,8 +379,8 @@ def refuse_conversations(given: Any) -> None:
 
 
 def _has_text(row: Mapping[str, Any]) -> bool:
-    """Whether a row has a string: batches have tensors alone."""
-    return any(isinstance(value, str) for value in row.values())
+    """Whether a row has a string, perhaps inside a translation: batches have tensors alone."""
+    return any(isinstance(value, str | Mapping) for value in row.values())
 
 
 def _numbered(rows: Iterable[Mapping[str, Any]]) -> Records:
@@ -413,8 +413,8 @@ def refuse_no_names(spec: Any) -> None:
     sentences = [" " in str(name) and not re.search(r"\.\w+$", str(name)) for name in names]
     if not are_names or (names and all(sentences) and not any(map(is_file, names))):
         raise HeadwiseError(
-            f"{shown_value(spec)} was given in place of a file: give what is in Python already to the function itself, such "
-            "as hw.score(model, rows), or make a text of it by from_lines, from_pairs or from_rows."
+            f"{shown_value(spec)} was given in place of a file: give what is in Python already to the function itself, as a "
+            "list, such as hw.score(model, list(rows)), or make a text of it by from_lines, from_pairs or from_rows."
         )
 
 
@@ -551,8 +551,8 @@ def cells_of(
         # pandas makes such numbers of a column with a gap.
         if numbered and isinstance(last, float) and last.is_integer():
             last = int(last)
-        # True and False are integers to Python.
-        if numbered and isinstance(last, int) and not isinstance(last, bool):
+        # True and False, integers to Python, are names of classes, as in a table.
+        if numbered and isinstance(last, int):
             record = {**record, keys[-1]: str(last)}
         yield tuple(side_of(record, key, where) for key in keys)
 

@@ -207,3 +207,11 @@ def test_targets_without_an_end_are_said(recwarn: Any) -> None:
     assert not [each for each in recwarn if "does not end targets" in str(each.message)]
     with pytest.warns(UserWarning, match="The tokenizer of without does not end targets with </s>"):
         hw.Model(hf, letters("$A"), "without")
+
+
+def test_rows_of_other_columns_are_refused_with_the_right_ones() -> None:
+    model = asker(vocab_size=31)
+    for given in ([("a", "b", "c")], (pair for pair in [("a", "b")])):
+        refuses(
+            lambda given=given: hw.evaluate([model], given), "of the type … [(source, target), …]"
+        )

@@ -9,7 +9,7 @@ one file with one class, which says which models have it (`fits`) and what they 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -179,8 +179,13 @@ class Task(ABC):
         self.check_tokenizer()
         if not isinstance(text, (self.text_class, *self.also_reads)):
             kind = type(self.hf).__name__
+            given = shown_value(text)
+            if isinstance(text, Iterable) and not isinstance(text, AnyText | str):
+                # Rows of other columns, or what can be gone through once only.
+                kind_given = type(text).__name__
+                given = f"a value of the type {kind_given}: in Python give {listed_rows(self.text_class)}"
             raise HeadwiseError(
-                f"{self.model_name} is a {kind}, which needs {self.needs}, and was given {shown_value(text)}."
+                f"{self.model_name} is a {kind}, which needs {self.needs}, and was given {given}."
             )
 
     def completed(
