@@ -383,7 +383,5 @@ def test_tables_without_names_and_labels_with_a_gap() -> None:
     gap = pd.DataFrame({"text": ["a", "b", "c"], "label": [0, 1, None]})
     text = made_text(gap, LabelledText)
     assert (list(text), text.blank) == ([("a", "0"), ("b", "1")], 1)
-    yes = [{"text": "a", "label": True}]
-    assert list(made_text(yes, LabelledText)) == [("a", "True")]  # as in a table
     inside = [{"translation": {"en": "A cat.", "de": "Eine Katze."}}]
     refuses(lambda: made_text(inside, ParallelText), "translation … from_dataset(data, 'en', 'de')")

@@ -551,8 +551,8 @@ def cells_of(
         # pandas makes such numbers of a column with a gap.
         if numbered and isinstance(last, float) and last.is_integer():
             last = int(last)
-        # True and False, integers to Python, are names of classes, as in a table.
-        if numbered and isinstance(last, int):
+        # True and False are integers to Python.
+        if numbered and isinstance(last, int) and not isinstance(last, bool):
             record = {**record, keys[-1]: str(last)}
         yield tuple(side_of(record, key, where) for key in keys)
 
