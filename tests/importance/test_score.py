@@ -23,7 +23,7 @@ from headwise.importance.attention_statistics import STATISTICS
 from headwise.importance.gating import gate_heads
 from headwise.importance.measures import measure, resolve_measures, usual
 from headwise.importance.passes import usual_measures
-from headwise.importance.scores import relevance_table
+from headwise.importance.scores import relevance_line, relevance_table
 from headwise.models.decoding.bleu import translation_answers
 from headwise.models.decoding.translator import Generate, translate
 from headwise.models.evaluation import quality
@@ -301,3 +301,9 @@ def test_no_interval_is_without_width() -> None:
     without = table[table["low"].isna()]
     assert without["value"].tolist() == [0.0]
     assert (table["low"] < table["high"]).sum() == len(table) - 1
+
+
+def test_relevance_that_cancels_is_said() -> None:
+    whole = {"arrived": 0.7, "bias": 0.3}
+    assert "cancel" not in relevance_line("lrp.cp", whole)
+    assert "cancel" in relevance_line("lrp.cp", {**whole, "bias": 5.55, "norm": -5.25})

@@ -53,6 +53,11 @@ def test_the_folder_knows_the_text(smaller: Path) -> None:
     assert warned(lambda: hw.evaluate(hw.load(smaller.parent / "again"), lines(40)))
 
 
+def test_an_ordinary_checkpoint_knows_the_text(smaller: Path) -> None:
+    stock = hw.export(hw.load(smaller), "stock", smaller.parent / "stock")
+    assert warned(lambda: hw.evaluate(hw.load(stock), lines(40)))
+
+
 def test_commands_say_it(smaller: Path, call: Any, tmp_path: Path) -> None:
     text = written(tmp_path / "a.txt", sentences(40, 0))
     other = written(tmp_path / "b.txt", sentences(60, 3))

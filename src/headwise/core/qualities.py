@@ -60,7 +60,8 @@ class QualityMeasure:
     is as good as can be, or as bad, 0 being the other; None where there is no such value. higher_is_better: whether a
     higher value is better. relative: whether a change is in % of the value. unit: of a change, behind its number. scale:
     the unit of its own numbers, for an axis. is_share: whether it is the share of units that are right, in %. over: what
-    the units of a text are called. least: below it, a model is too poor for its differences to mean anything.
+    the units of a text are called. each: what its loss is a mean over. least: below it, a model is too poor for its
+    differences to mean anything.
     """
 
     name: str
@@ -75,6 +76,7 @@ class QualityMeasure:
     scale: str = ""
     is_share: bool = False
     over: str = "sentences"
+    each: str = "token"
     least: float | None = None
 
     def is_too_low(self, value: float) -> bool:
@@ -178,6 +180,7 @@ ACCURACY = QualityMeasure(
     unit=f"{NO_BREAK}points",
     is_share=True,
     over="texts",
+    each="label",
 )
 SIMILARITY = QualityMeasure(
     name="similarity",

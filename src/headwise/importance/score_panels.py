@@ -22,10 +22,11 @@ def score_panels(
     measures: Sequence[str],
     sort: str = "",
     more: Sequence[HeadPanel] = (),
+    each: str = "token",
 ) -> HeadPanels:
     """A panel for each of some measures of the heads of a kind, and the panels `more`, whose heads stand in the same
-    order. sort: the measure that orders the heads of a layer, by default the first. Raises HeadwiseError for a measure
-    that no head of the kind was scored by."""
+    order. sort: the measure that orders the heads of a layer, by default the first. each: what the loss is a mean over.
+    Raises HeadwiseError for a measure that no head of the kind was scored by."""
     rows = table[table["kind"] == kind].dropna(subset=["value"])
     known = list(dict.fromkeys(rows["measure"]))
     names = [measure_among(name, known) for name in measures]
@@ -41,7 +42,7 @@ def score_panels(
 
     sizes = {sum(head.layer == layer for head in heads) for layer in {head.layer for head in heads}}
     equal = 1 / sizes.pop() if len(sizes) == 1 else None
-    panels = [score_panel(name, values[name], equal) for name in names]
+    panels = [score_panel(name, values[name], equal, each) for name in names]
     order = f", in each layer the highest {facts(first).title} first" if first else ""
     said = [
         f"The {kind} heads: layers in rows{order}; numbers in cells name the heads, and all count from 0."
@@ -49,10 +50,15 @@ def score_panels(
     for letter, name in zip(ascii_lowercase, names, strict=False):
         half = ((rows["high"] - rows["low"]) / 2)[rows["measure"] == name].median()
         width = f" (95 %: ±{half:.2g}, median)" if math.isfinite(half) else ""
-        made = f"{facts(name).caption or 'a measure'}{reading(name, known)}{width}"
+        made = f"{said_of(name, each) or 'a measure'}{reading(name, known)}{width}"
         own = f"{capital(facts(name).title)}, {made}."
         said.append(f"({letter}) {own}" if len(panels) + len(more) > 1 else own)
     return HeadPanels(ordered, [*panels, *more], " ".join(said))
+
+
+def said_of(name: str, each: str) -> str:
+    """The caption of a measure, of a model whose loss is a mean over tokens, labels, …"""
+    return facts(name).caption.replace("per token", f"per {each}")
 
 
 def reading(name: str, known: Collection[str]) -> str:
@@ -81,12 +87,13 @@ def measure_among(name: str, known: Collection[str]) -> str:
     return min(members, key=lambda one: (facts(one).short != family, one.count("."), one))
 
 
-def score_panel(name: str, values: dict[Head, float], equal: float | None) -> HeadPanel:
+def score_panel(name: str, values: dict[Head, float], equal: float | None, each: str) -> HeadPanel:
     """The panel of one measure. equal: the share of each head, where all layers have as many heads."""
     known = facts(name)
     if name.split(".")[0] == RELEVANCE:
         return HeadPanel(f"Relevance ({known.title})", "share of its layer", values, equal)
-    unit = known.caption.rpartition(", ")[2] if ", in " in known.caption else ""
+    caption = said_of(name, each)
+    unit = caption.rpartition(", ")[2] if ", in " in caption else ""
     return HeadPanel(capital(known.title), unit, values)
 
 

@@ -582,6 +582,8 @@ def relevance_line(name: str, shares: Mapping[str, float]) -> str:
     }
     absorbed = ", ".join(f"{what} {value:+.3f}" for what, value in some.items()) or "nothing"
     line = f"  {name}: of the relevance, {shares.get('arrived', 0.0):.3f} arrived at the embeddings; the rest: {absorbed}"
+    if any(abs(value) > 1 for value in some.values()):
+        line += " (terms of both signs, which cancel each other)"
     if "positions" in shares:
         line += f"; started at {100 * shares['positions']:.0f} % of the positions, spread over each long sentence"
     return line

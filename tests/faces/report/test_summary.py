@@ -23,6 +23,7 @@ from headwise.core.layout import HeadMask
 from headwise.core.qualities import ACCURACY, Number
 from headwise.faces.cli.outcome import outcome
 from headwise.faces.report.run_folder import RunContents, read_run
+from headwise.faces.report.score_maps import score_panels
 from headwise.faces.report.summary import FOLLOWS, summary_section
 from headwise.models.model import Model
 from headwise.pruning.verdict import Outcome, Speed, Verdict
@@ -208,6 +209,17 @@ def test_the_first_screen_says_what_matters_and_what_shows_little(run_folder: Pa
     covered = " ".join(summary_section(replace(run, untrained=both))["findings"])
     total = (run.heads["measure"] == "lrp.ding").sum()
     assert f"LRP-Ding of {total} of {total} heads lies within the range of untrained" in covered
+
+
+def test_the_loss_of_a_classifier_is_a_mean_over_labels(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    table = pd.read_csv(folder / "pruning.csv").replace({"measure": {"bleu": "accuracy"}})
+    change(folder, {"pruning.csv": table})
+    run = read_run(folder)
+    said = str(summary_section(run)) + str(score_panels(run, "encoder-self", ["ablation.zero"]))
+    assert "nats per label" in said and "nats per token" not in said
+    hw.figure("importance", folder, out=tmp_path / "a.svg", measures=["ablation.zero"])
+    assert "in nats per label" in (tmp_path / "a.caption.txt").read_text()
 
 
 def test_a_doubted_model_is_not_shipped_yet(tmp_path: Path) -> None:

@@ -215,6 +215,8 @@ def test_the_command_writes_all_files_and_check_reads_them(tmp_path: Path) -> No
     assert "ignore_mismatched_sizes" not in (tmp_path / "stock" / "README.md").read_text()
     config = json.loads((tmp_path / "stock" / "config.json").read_text())
     assert not any("headwise" in key for key in config)
+    modes = {path.stat().st_mode for path in (tmp_path / "stock").iterdir()}
+    assert len(modes) == 1  # others may read the weights, too
     again = hw.load(tmp_path / "stock")
     assert again.hf.generation_config.max_length == 17
     for original in (small, encoder_decoder("t5")):

@@ -498,7 +498,7 @@ class Session:
             on = [head for head in predictor.heads if lowered.get(head, 1.0) > 0]
 
             def show_progress(share: float, _: str) -> None:
-                progress(share, f"{len(off)} heads off, trying the next")
+                progress(share, f"{len(off)} head{'s' * (len(off) != 1)} off, trying the next")
 
             old_output = output_without([])  # with the question's gates
             new_output = output_without(off)

@@ -59,7 +59,8 @@ def model_text(run: RunContents) -> str:
         heads = {*heads_in(run.heads), *heads_in(run.roles.labels)}
         counts = Counter(head.kind for head in sorted(heads, key=model_order))
     parts = [f"{number} {kind}" for kind, number in counts.items()]
-    return f"Model: {name}{', ' * bool(parts)}{listed(parts)}{' heads' * bool(parts)}."
+    noun = "head" if sum(counts.values()) == 1 else "heads"
+    return f"Model: {name}, {listed(parts)} {noun}." if parts else f"Model: {name}."
 
 
 def scores_text(run: RunContents, signature: Mapping[str, Any]) -> str:

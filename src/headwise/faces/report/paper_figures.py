@@ -86,7 +86,7 @@ def head_panels(run: RunContents, wanted: Wanted, measures: Sequence[str]) -> Dr
         more.append(HeadPanel("Function", "how often, of a sink how much", functions=functions))
         letter = f"({ascii_lowercase[len(measures)]}) " * bool(measures)
         said = f" {letter}{functions_text(functions)}"
-    panels = score_panels(run.heads, kind, measures, wanted.sort, more)
+    panels = score_panels(run.heads, kind, measures, wanted.sort, more, run.quality.each)
     return replace(panels, caption=panels.caption + said)
 
 

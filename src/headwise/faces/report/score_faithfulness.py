@@ -79,7 +79,7 @@ def faithfulness_facts(run: RunContents) -> list[tuple[str, str, str]]:
 
     area = values.get((best, "area"))
     of_random = values.get(("random", "area"))
-    unit = " nats per token"
+    unit = f" nats per {run.quality.each}"
     add("Removal in its order", area, unit, _scale(area or 1), "random orders", of_random)
     ceiling = next(iter(by_measure(found, "ceiling")["value"]), None)
     label = "Rank correlation with exact ablation"
@@ -192,7 +192,7 @@ def removal_curves_figure(run: RunContents) -> Figure | None:
         title="Loss while heads are removed, the least important first",
         note="blue: in the order of the score · orange: scored again after each step · thin: the other scores"
         + (f" · grey: {seeds} random orders" if seeds else ""),
-        panels=[_curve_panel(known, measure, areas) for measure in shown],
+        panels=[_curve_panel(known, measure, areas, run.quality.each) for measure in shown],
         columns=min(3, len(shown)),
         facts=f"Random orders: {seeds}." + (f" Scores in the table only: {more}." if more else ""),
     )
@@ -208,7 +208,9 @@ def curve_areas(table: pd.DataFrame) -> dict[tuple[str, str], float]:
     return found
 
 
-def _curve_panel(found: pd.DataFrame, measure: str, areas: dict[tuple[str, str], float]) -> Panel:
+def _curve_panel(
+    found: pd.DataFrame, measure: str, areas: dict[tuple[str, str], float], each: str
+) -> Panel:
     """The score's own curves with their intervals, over the range of random orders and the other scores' curves."""
     losses = found[["loss", "low", "high"]]
     low = float(losses.min().min())
@@ -229,7 +231,7 @@ def _curve_panel(found: pd.DataFrame, measure: str, areas: dict[tuple[str, str],
     others = others[["measure", "removed", "loss"]].assign(colour="random")
     whole = {"domain": [0, int(found["total"].max())], "grid": False}
     x = axis("removed:Q", "heads removed", tickCount=4, tickMinStep=1, **whole)
-    y = axis("loss:Q", "loss (nats per token)", domain=ends, zero=False, tickCount=4)
+    y = axis("loss:Q", f"loss (nats per {each})", domain=ends, zero=False, tickCount=4)
     colours = colour("colour:N", ["once", "random", "rescored"])
     tip = tips("ranking:N", "removed:Q|heads removed", "loss:Q||.3f", "interval:N|95 % interval")
     own = own[["removed", "loss", "low", "high", "colour", "ranking", "interval"]]

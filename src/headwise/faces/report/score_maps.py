@@ -345,7 +345,7 @@ def _score_panel(run: RunContents, kind: str, measure: str) -> Panel:
     if share and measure == measures_of(run, kind)[0]:
         marks.append(_edge(chart, share))
     title = capital(measure_name(measure)) + times
-    caption = measure_table.facts(measure).caption
+    caption = measure_table.facts(measure).caption.replace("per token", f"per {run.quality.each}")
     return chart.panel(marks, f"{title}: {caption}" if caption else title, measure)
 
 

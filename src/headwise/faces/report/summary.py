@@ -402,7 +402,7 @@ def heads_that_matter(run: RunContents) -> str:
     named = [f"{head} (+{values[head]:.2g})" for head in highest if values[head] > 0]
     if not named:
         return ""
-    sentence = f"Most missed when off, in nats per token: {listed(named)}."
+    sentence = f"Most missed when off, in nats per {run.quality.each}: {listed(named)}."
     rows = of_measure(run.heads, score_maps.LOSS_MEASURE)
     if rows["low"].isna().all():
         sentence += (
@@ -415,7 +415,10 @@ def heads_that_matter(run: RunContents) -> str:
         if left is not None and values[head] > 0 and head not in left.kept
     ]
     if run.chosen is not None and gone:
-        sentence += f" The model of {run.chosen['kept']} heads is without {listed(gone)}: its others may make up for that."
+        kept = count(run.chosen["kept"], "head")
+        sentence += (
+            f" The model of {kept} is without {listed(gone)}: its others may make up for that."
+        )
     return sentence
 
 
@@ -477,7 +480,7 @@ def most_important(run: RunContents) -> str:
         if row["value"] <= 0:
             return f"None of {count(len(rows), 'head')} is missed when it alone is off"
         what = f"matters most of {count(len(rows), 'head')}: without it the loss rises by"
-        return f"{head_of(row)} {what} {value} nats per token"
+        return f"{head_of(row)} {what} {value} nats per {run.quality.each}"
     return f"{head_of(row)} has the highest {measure_name(measure)} of {count(len(rows), 'head')}: {value}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 
 import transformers
@@ -14,6 +15,7 @@ from headwise.models.attention.head_counts import config_has_heads, write_counts
 from headwise.models.attention.matrices import ZEROS
 from headwise.models.attention.padding import Padded, pad, plain_config
 from headwise.models.attention.rebuilt import stock_model
+from headwise.models.known_text import write_known_texts
 from headwise.models.model import Model, unique_parameters
 from headwise.models.model_files import copy_siblings, explain_pruned
 
@@ -46,6 +48,10 @@ def write_stock(model: Model, folder: Path, dtype: str) -> list[str]:
         model.tokenizer.save_pretrained(folder)
     if model.source is not None:
         copy_siblings(model.source, folder)
+    write_known_texts(folder, model.known_texts)
+    for weights in folder.glob("*.safetensors"):
+        # safetensors writes files that only their owner may read.
+        shutil.copymode(folder / "config.json", weights)
     if model.layout is not None:
         saves = note(model, padded)
         explain_pruned(folder, Path(model.name).name, saves)
