@@ -39,9 +39,12 @@ COLOUR_SCALES = {  # two sequential scales, and what follows accent, quiet and s
         "#7ccf9a #c79bf0 #5fd0cf #9db4ff #d0a58d #f08fb4 #d3cf6a #aab8e6 #f2a488 #a5d99a #e39be0 #e0b55c #ff9a94",
     ),
 }
-# Of what heads do, on any paper and under black words: colours that people with any colour vision tell apart (Okabe and
-# Ito 2008; the last is lighter).
-FUNCTIONS = ("#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#f0e442", "#d55e00", "#3f7fbf")
+# Of what heads do, on any paper and under black words. The first seven are colours that people with any colour vision tell
+# apart (Okabe and Ito 2008; the seventh is lighter).
+FUNCTIONS = (
+    *("#56b4e9", "#e69f00", "#cc79a7", "#009e73", "#f0e442", "#d55e00", "#3f7fbf"),
+    *("#bbcc33", "#b39ddb", "#bfa98a"),
+)
 BELOW = 0.1  # of the highest value: from so far below 0 on, a scale shows what is below
 # The colours of what a pruned model does with a head, and of the model that was chosen.
 STATUS = {"kept": "accent", "removed": "quiet", "chosen": "second"}
