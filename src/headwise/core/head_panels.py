@@ -130,10 +130,8 @@ class Drawing:
             self.column[head] = counts.get(head.layer, 0)
             counts[head.layer] = self.column[head] + 1
         self.columns = max(counts.values(), default=1)
-        # Of a very deep model the picture becomes taller than TALLEST: rows that are thinner are not seen.
         functions = [panel.functions for panel in picture.panels if panel.functions is not None]
-        usual = FUNCTION_ROW if functions else ROW
-        self.row = max(4.0, min(usual, TALLEST / max(1, len(self.rows))))
+        self.row = ROW  # of the band that is drawn
         self.colours = {
             one.group: one.colour
             for table in functions
@@ -176,6 +174,9 @@ class Drawing:
         """Panels beside each other; returns where they end."""
         # A cell with functions has words in it.
         shares = [2.6 if panel.functions is not None and len(band) > 1 else 1.0 for panel in band]
+        usual = FUNCTION_ROW if any(panel.functions is not None for panel in band) else ROW
+        # Of a very deep model the picture becomes taller than TALLEST: rows that are thinner are not seen.
+        self.row = max(4.0, min(usual, TALLEST / max(1, len(self.rows))))
         room = self.room(band)
         left = LAYERS
         end = top
@@ -273,7 +274,7 @@ class Drawing:
         if left:
             at = top + len(shown) * high
             self.band_of(left, x + 0.2, at, wide, high)
-            words = f"+{len(left)}" if shown else f"{len(left)}"
+            words = f"+{len(left)}" * bool(shown)
             if size := fitting(words, wide - 2, min(WORDS, high - 0.5)):
                 self.text(x + 1.5, at + high / 2 + 0.36 * size, words, "#000000", size)
 
@@ -312,7 +313,7 @@ class Drawing:
         # A band that is too thin for words has its colour alone; the tooltip has all.
         if high / len(lines) < WORDS:
             return
-        for line, words in enumerate(filter(None, lines)):
+        for line, words in enumerate(lines):
             middle = y + (line + 0.5) * (high - 0.3) / len(lines)
             self.text(x + 1.3, middle + 0.36 * WORDS, words, "#000000", WORDS)
 

@@ -246,6 +246,16 @@ def test_words_in_cells_are_six_points_and_fit(width: float, across: int, deep: 
         assert {"+3", "→co." if width == COLUMN else "→compound"} & {one.text for one in words}
 
 
+def test_a_value_stands_below_the_marks_of_a_function_without_words() -> None:
+    heads = [Head("encoder-self", 0, head) for head in range(12)]
+    one = Function("syntactic", "#e69f00", "→compound", 0.5, sure=False, confirmed=True)
+    panel = HeadPanel("F", functions={head: [one] for head in heads})
+    root = ElementTree.fromstring(HeadPanels(heads, [panel]).svg(COLUMN / 72))
+    below = [float(text.get("y", 0)) for text in root.iter(f"{SVG}text") if text.text == ".50"]
+    dot = next(root.iter(f"{SVG}circle"))
+    assert len(below) == 12 and min(below) - 6 > float(dot.get("cy", 0)) + 1.2
+
+
 def test_a_function_has_one_colour_in_every_picture(parts: list[Path], tmp_path: Path) -> None:
     """Whichever functions are there, and on light and dark paper."""
     table = pd.read_csv(parts[1] / "roles.csv")
