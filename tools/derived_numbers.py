@@ -291,10 +291,11 @@ def costs_of_kinds() -> Iterator[Row]:
 def repaired_gemma() -> Iterator[Row]:
     """Nats a token that Gemma with fewer heads, repaired, loses on two texts."""
     found = read("repair/gemma-3-270m.csv").dropna(subset="reference")
-    for row in found.itertuples():
-        removed = 72 - int(row.model.rsplit("-", 1)[-1])
-        name = f"Gemma {removed} of 72 heads removed, {int(row.tokens)} tokens, {row.text.upper()} nats"
-        nats = np.log1p(np.array([row.value, row.low, row.high]) / 100)
+    for row in found.to_dict("records"):
+        removed = 72 - int(row["model"].rsplit("-", 1)[-1])
+        tokens, text = int(row["tokens"]), row["text"].upper()
+        name = f"Gemma {removed} of 72 heads removed, {tokens} tokens, {text} nats"
+        nats = np.log1p(np.array([row["value"], row["low"], row["high"]]) / 100)
         yield number("repair", name, *nats)
 
 
