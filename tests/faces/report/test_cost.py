@@ -148,11 +148,14 @@ def test_gate_health_and_notes(swept: RunContents, run: RunContents) -> None:
 
 
 def test_no_chart_names_a_colour(run: RunContents) -> None:
+    """But for functions, whose colours are the same on any paper."""
     for figure in figures_in(list(collect(run).values())):
         for panel in figure.panels:
             specification = panel.specification()
             del specification["datasets"]
             text = json.dumps(specification, allow_nan=False)
+            for place in range(50):
+                text = text.replace(distinct(place), "")
             assert not re.search(r"#[0-9a-fA-F]{3,8}\b|rgb\(", text), figure.name
 
 

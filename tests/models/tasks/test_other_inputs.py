@@ -118,4 +118,7 @@ def test_languages_that_no_embedding_reads_are_not_asked_for(tmp_path: Path) -> 
 def test_rows_without_tensors_are_no_batches() -> None:
     """Rows of a data set of translations, `{"translation": {"en": …, "de": …}}`, in Python."""
     rows = [{"translation": {"en": "a b", "de": "b a"}}]
-    refuses(lambda: hw.score(asker("marian"), rows), "holds no tensors … rows of source and target")
+    refuses(
+        lambda: hw.score(asker("marian"), rows),
+        "make hw.ParallelText.from_dataset(data, 'en', 'de')",
+    )
