@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from faces.report.conftest import data_of
 from faces.report.made import change, make_run
 from faces.report.made_sweeps import GATES, JOINT, write_sweeps
+from headwise.core.theme import distinct
 from headwise.faces.cli.outcome import changed_translations
 from headwise.faces.report import cost, gate_history, kept_heads, models
 from headwise.faces.report.cost import choose_examples, similarity, word_differences
