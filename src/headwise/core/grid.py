@@ -41,10 +41,9 @@ class HeadGrid:
     """A picture of heads.
 
     values: a number for each head, coloured by `scale`; a head without one is drawn as not measured. groups: a name for
-    each head, such as the category of its role; colours: of every
-    name. kept: the heads that stay; None where nothing
-    was pruned. framed: heads with an outline. columns: the place of a head in its layer; by default its number. facts:
-    more about each head, which a chart writes into cells or shows at the pointer.
+    each head, such as the category of its role; colours: of every name. kept: the heads that stay; None where
+    nothing was pruned. framed: heads with an outline. columns: the place of a head in its layer; by default its number.
+    facts: more about each head, which a chart writes into cells or shows at the pointer.
     """
 
     heads: HeadMap

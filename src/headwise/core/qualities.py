@@ -37,6 +37,7 @@ class Number:
 
     @property
     def has_interval(self) -> bool:
+        """Whether it says how sure it is."""
         return self.low is not None and self.high is not None
 
     def finding(self, quality: QualityMeasure) -> str:

@@ -44,9 +44,8 @@ __all__ = ["LabelledText", "ParallelText", "PromptPairs", "Text", "read_lines"]
 
 # Before the name of a data set of the Hugging Face hub.
 DATASETS = "datasets:"
-FEWEST_QUOTED = (
-    2  # cells of a .tsv whose quotes may be a spreadsheet's: one may be a sentence in quotes
-)
+# Cells of a .tsv whose quotes may be a spreadsheet's: a single one may be a sentence in quotes.
+FEWEST_QUOTED = 2
 SAVED = ("state.json", "dataset_dict.json")  # in folders of `save_to_disk`
 AnyPath = str | PathLike[str]
 TextSpec = AnyPath | Sequence[AnyPath]  # a text as a user names it: a file, two, or a data set

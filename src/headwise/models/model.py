@@ -182,7 +182,7 @@ class Model:
 
     @property
     def task(self) -> Task:
-        """What the model is for: made anew at each call, since a tokenizer may be set and weights may move."""
+        """What the model is for. A new object at each call: the tokenizer may be set, and weights may move."""
         return task_of(self.hf, self.tokenizer, self.discovery, self.name, self.source)
 
     @property

@@ -40,7 +40,7 @@ def refuse_other_words(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
         )
 
 
-def refuse_other_targets(hf: PreTrainedModel, tokenizer: Any, name: str) -> None:
+def refuse_other_targets(tokenizer: Any, name: str) -> None:
     """Raise HeadwiseError where the labels of a target are not its words to the model that writes them, as of FSMT with
     two vocabularies."""
     words = known_words(tokenizer)

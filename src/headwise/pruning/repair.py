@@ -259,7 +259,7 @@ class Repairs:
         # The states behind the last layer are asked for no more: where outputs are not kept, this lets go of them.
         whole.begin()
         after = on_dev.missed(smaller)
-        if not after < before:  # also where it is no number
+        if not after < before:  # also where one is NaN
             with warnings.catch_warnings(action="ignore"):  # said already
                 smaller = model.only(mask, grow=True)
             return Repaired(smaller, before, before, False, makes_up)

@@ -62,9 +62,9 @@ class Verdict:
     FINDINGS (core/qualities.py), empty without an interval. least_loss, most_loss: what is lost by both ends of the
     interval, in the unit of the change; with a limit, each is the larger one of the two comparisons. within, over: the
     splits (dev, test) on which the loss is within the limit, or over it. texts: how many sentences the change is measured
-    on; needed: how many the limit needs, infinite where no
-    number would do, None where no limit holds on this text. saving: of SAVINGS the largest, empty without
-    one; saved: its share. speed_up: the share by which it is faster. doubts: sentences on the model.
+    on; needed: how many the limit needs, infinite where no number would do, None where no limit holds on this text.
+    saving: of SAVINGS the largest, empty without one; saved: its share. speed_up: the share by which it is faster.
+    doubts: sentences on the model.
     """
 
     outcome: Outcome
@@ -97,8 +97,8 @@ def verdict_on(
     doubts: Sequence[str] = (),
 ) -> Verdict:
     """The verdict on a model. full: the numbers of the one before pruning; None where it was not measured. quality, split:
-    what and which text is reported. quality_on_dev: what models are compared by on dev; the limit is in its
-    unit. limit: what may be lost. counts: how many sentences each split has. doubts: what speaks against the model."""
+    what and which text is reported. quality_on_dev: what models are compared by on dev; the limit is in its unit.
+    limit: what may be lost. counts: how many sentences each split has. doubts: what speaks against the model."""
     full = ModelNumbers() if full is None else full
     reference, change = model.leading_change(quality.name, split)
     finding = change.finding(quality)

@@ -183,9 +183,9 @@ class TwoTables:
 def test_targets_in_the_words_of_sources_are_refused() -> None:
     """Known by words that are made labels and read again, in whatever family."""
     hf = asker(vocab_size=31).hf
-    refuse_other_targets(hf, letters("$A </s>"), "one")
+    refuse_other_targets(letters("$A </s>"), "one")
     said = "writes targets with other words than it reads them with"
-    refuses(lambda: refuse_other_targets(hf, TwoTables(), "two"), said)
+    refuses(lambda: refuse_other_targets(TwoTables(), "two"), said)
     two = hw.Model(hf, TwoTables(), "two")
     refuses(lambda: hw.score(two, hw.ParallelText.from_pairs([("a b", "b a")])), said)
 

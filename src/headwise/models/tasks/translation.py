@@ -160,7 +160,7 @@ class Translation(Task):
     def check_tokenizer(self) -> None:
         super().check_tokenizer()
         refuse_other_labels(self.hf, self.tokenizer, self.model_name)
-        refuse_other_targets(self.hf, self.tokenizer, self.model_name)
+        refuse_other_targets(self.tokenizer, self.model_name)
 
     @property
     def languages(self) -> str:
